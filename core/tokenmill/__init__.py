@@ -1,0 +1,1 @@
+"""Tokenmill: a plugin-based runtime for ONNX language-model decoders."""
