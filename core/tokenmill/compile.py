@@ -41,8 +41,8 @@ class CompiledGraph:
     def run(self, feeds: Mapping[str, Any] | None = None, /, **named: Any) -> dict[str, Any]:
         """Run the graph once.
 
-        :param feeds: values by input name, or as keywords: arrays of the port's type (strings as `object` or str arrays;
-            other Python values are converted), lists of arrays for sequences, None for an absent optional.
+        :param feeds: values by input name, or as keywords: arrays of the port's type (strings as `object` or `str`
+            arrays), lists of arrays for sequences, None for an absent optional. Other Python values are converted.
         :returns: every output by name: arrays (strings as `object`), lists, None. They belong to the caller.
         :raises PortError: a missing or unknown name, a wrong type, rank or static extent.
         :raises OperatorError: values that an operator cannot take; names the node.
@@ -90,7 +90,8 @@ def compile(model: str | Path | bytes | onnx.ModelProto, backend: str = "auto", 
     :param model: a path, the bytes of a file, or a model in memory.
     :param backend: a backend's name, or `auto` for the first that accepts.
     :param options: the backend's own options.
-    :raises ModelError: a file or graph that cannot be used; UnsupportedOperatorError names every operator that is missing.
+    :raises ModelError: a file or graph that cannot be used.
+    :raises UnsupportedOperatorError: names every operator that is missing.
     :raises PluginError: a backend that is unknown, broken, or declined.
     """
     from tokenmill.assembly import select_backend
