@@ -43,8 +43,8 @@ def page(results: dict[str, dict[str, str]], cases: dict[str, TestCase]) -> str:
     lines = [
         "# Operator coverage",
         "",
-        f"Cases of the ONNX project's node tests (`onnx.backend.test`, onnx {onnx.__version__}) that pass on each backend,",
-        "with ONNX's own tolerances. Written by `python tests/backends/write_coverage.py` from a run.",
+        f"Cases of the ONNX project's node tests (`onnx.backend.test`, onnx {onnx.__version__}) that pass on",
+        "each backend, with ONNX's own tolerances. Written by `python tests/backends/write_coverage.py` from a run.",
         "",
         f"| domain and opset | cases | {' | '.join(backends)} |",
         f"|---|--:|{'--:|' * len(backends)}",
