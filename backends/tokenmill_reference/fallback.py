@@ -13,7 +13,7 @@ from tokenmill.model.program import Instruction
 
 try:
     from tokenmill_reference.contrib import operators as contrib_operators
-except ModuleNotFoundError:
+except ImportError:
     contrib_operators = dict
 from tokenmill_reference.control_flow import CONTROL_FLOW
 from tokenmill_reference.standard import bind_standard, standard_answer
