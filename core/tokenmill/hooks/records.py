@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from tokenmill.contracts.descriptors import Descriptor
 from tokenmill.hooks.kinds import Kind
@@ -72,7 +72,7 @@ class PluginRecord:
     contributions: tuple[Contribution, ...] = ()
     reason: str = ""
     details: str = ""
-    problems: tuple[Problem, ...] = field(default=(), converter=tuple)
+    problems: tuple[Problem, ...] = ()
 
     @property
     def title(self) -> str:

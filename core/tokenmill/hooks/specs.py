@@ -23,8 +23,8 @@ def tokenmill_backends() -> list[BackendDescriptor]:  # type: ignore[empty-body]
     """On what does a graph run?
 
     Arguments: none. Returns a `BackendDescriptor` for each device backend; its factory, `factory(options, fallback)`,
-    makes a `tokenmill.contracts.backend.Backend`. Called when plugins are discovered. The factory and `Backend.probe` are
-    called at assembly: `auto` asks by priority, a configured name asks that one alone.
+    makes a `tokenmill.contracts.backend.Backend`. Called when plugins are discovered. The factory and `Backend.probe`
+    are called at assembly: `auto` asks by priority, a configured name asks that one alone.
     """
 
 
