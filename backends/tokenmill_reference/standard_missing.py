@@ -115,12 +115,13 @@ def _conv_transpose(inputs: Inputs, attributes: Attributes, outputs: int) -> Seq
     grouped = x.reshape(x.shape[0], groups, -1, *extents)
     weights = w.reshape(groups, -1, *w.shape[1:])
     for tap in np.ndindex(*kernel):
-        window = tuple(
+        window: tuple[Any, ...] = tuple(
             slice(t * d, t * d + s * (n - 1) + 1, s)
             for t, d, s, n in zip(tap, dilations, strides, extents, strict=True)
         )
         sums[(..., *window)] += np.einsum("bgc...,gcm->bgm...", grouped, weights[(..., *tap)])
-    cropped = sums[(..., *(slice(b, b + n) for b, n in zip(begins, sizes, strict=True)))]
+    kept: tuple[Any, ...] = tuple(slice(b, b + n) for b, n in zip(begins, sizes, strict=True))
+    cropped = sums[(..., *kept)]
     result = cropped.reshape(x.shape[0], groups * w.shape[1], *sizes)
     if rest and rest[0] is not None:
         result = result + rest[0].reshape(-1, *(1,) * len(kernel))
@@ -140,7 +141,7 @@ def _transposed_crop(
         return pads[:rank], [f + e - pads[i] - pads[i + rank] for i, (f, e) in enumerate(zip(full, extra, strict=True))]
     sizes = list(shape)[-rank:]
     totals = [max(f + e - n, 0) for f, e, n in zip(full, extra, sizes, strict=True)]
-    return [t // 2 if auto != "SAME_LOWER" else t - t // 2 for t in totals], sizes
+    return [t // 2 if auto == "SAME_UPPER" else t - t // 2 for t in totals], sizes
 
 
 _NEWEST = 1 << 30

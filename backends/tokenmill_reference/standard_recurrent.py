@@ -116,7 +116,8 @@ def _lstm_cell(weights: _Weights) -> Cell:
 
 def _recurrent(gates: int, states: int, defaults: Sequence[str], make_cell: Callable[[_Weights], Cell]) -> Operator:
     def operator(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[Any]:
-        x, w, r, bias, lengths, *rest = [*inputs, *(None,) * (8 - len(inputs))]
+        padded: list[Any] = [*inputs, None, None, None, None, None]
+        x, w, r, bias, lengths, *rest = padded
         kind = np.float64 if x.dtype == np.float64 else np.float32
         batch_first = attributes.get("layout", 0)
         rows = np.swapaxes(x, 0, 1) if batch_first else x

@@ -88,18 +88,19 @@ def compile(model: str | Path | bytes | onnx.ModelProto, backend: str = "auto", 
     """Compile any ONNX graph.
 
     :param model: a path, the bytes of a file, or a model in memory.
-    :param backend: a backend's name, or `auto` for the first that accepts.
-    :param options: the backend's own options.
+    :param backend: a backend's name, or `auto` for the configured one, else the first that accepts.
+    :param options: the backend's own options, over the configured ones.
     :raises ModelError: a file or graph that cannot be used.
     :raises UnsupportedOperatorError: names every operator that is missing.
     :raises PluginError: a backend that is unknown, broken, or declined.
+    :raises ConfigError: options that the backend does not have.
     """
     from tokenmill.assembly import select_backend
     from tokenmill.model.loading import open_graph
 
     graph = open_graph(model)
-    chosen, reasons = select_backend(backend, options)
-    return compile_graph(graph, chosen, reasons)
+    chosen, decision = select_backend(None if backend == "auto" else backend, options)
+    return compile_graph(graph, chosen, decision.lines())
 
 
 def compile_graph(graph: OnnxGraph, backend: Backend, reasons: Sequence[str] = ()) -> CompiledGraph:
