@@ -27,7 +27,7 @@ D = TypeVar("D", bound=Descriptor)
 class Registry:
     """Plugins and their descriptors. Holds no global state; `default_registry` keeps one for the process.
 
-    :param disabled: names of plugins that are listed but not loaded.
+    :param disabled: names of plugins, or of distributions with all their plugins, that are listed but not loaded.
     """
 
     def __init__(self, disabled: Iterable[str] = ()) -> None:
@@ -98,13 +98,13 @@ class Registry:
         return "; ".join(lost) and f"not loaded: {'; '.join(lost)}"
 
     def _load(self, record: PluginRecord, load: Callable[[], Any]) -> PluginRecord:
-        if record.name in self.disabled:
+        if {record.name, record.distribution} & self.disabled:
             return evolve(record, state="disabled", reason="it is named in plugins.disabled")
         return load_plugin(record, load)
 
     def _settle(self) -> None:
         records = settle_contributions(settle_plugin_names(self._loaded))
-        absent = self.disabled - {record.name for record in records}
+        absent = self.disabled - {name for record in records for name in (record.name, record.distribution)}
         reason = "it is named in plugins.disabled, but no such plugin is installed"
         records += [PluginRecord(name, None, None, "", False, state="disabled", reason=reason) for name in absent]
         self._records = tuple(sorted(records, key=lambda record: (record.name, record.distribution or "")))

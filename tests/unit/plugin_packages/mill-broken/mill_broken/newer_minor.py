@@ -1,0 +1,1 @@
+TOKENMILL_API = (1, 99)

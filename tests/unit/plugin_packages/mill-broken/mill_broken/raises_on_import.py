@@ -1,0 +1,5 @@
+def _prepare():
+    raise RuntimeError("the driver library\nis too old")
+
+
+_prepare()

@@ -1,0 +1,1 @@
+"""Says nothing of the version it was written for."""
