@@ -113,7 +113,7 @@ class TraceSection:
 class PluginsSection:
     """`[plugins]`
 
-    :param disabled: names of plugins that are listed but not loaded.
+    :param disabled: names of plugins or distributions that are listed but not loaded.
     """
 
     disabled: tuple[str, ...] = ()

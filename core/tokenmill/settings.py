@@ -82,9 +82,9 @@ def structure(cls: type[T], settings: Mapping[str, Any], section: str) -> T:
 
 
 def unknown_key(key: str, origin: Origin, known: list[str]) -> ConfigError:
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.7)
-    remedy = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known) or 'nothing'}"
-    return ConfigError(f"{origin}: there is no key {key}", remedy=remedy)
+    close = difflib.get_close_matches(key, known, n=1)
+    hint = f"did you mean {close[0]}? " if close else ""
+    return ConfigError(f"{origin}: there is no key {key}", remedy=f"{hint}allowed: {', '.join(known) or 'nothing'}")
 
 
 def _field_value(attribute: attrs.Attribute[Any], setting: Setting, key: str) -> Any:
@@ -122,7 +122,7 @@ def describe(kind: Any) -> str:
     if _is_union(kind):
         rest = [describe(item) for item in arguments if item is not type(None)]
         return " or ".join([*rest, "none"] if type(None) in arguments else rest)
-    if origin is not None and issubclass(origin, collections.abc.Mapping):
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         return f"a table of {describe(arguments[-1])}" if arguments else "a table"
     if origin in _LISTS:
         return f"a list, each {describe(arguments[0])}" if arguments else "a list"
@@ -189,7 +189,7 @@ def _prepared(kind: Any, value: Any) -> Any:
         if isinstance(value, str) and arguments and arguments[0] is str:
             return [value]
         raise TypeError("not a list")
-    if origin is not None and issubclass(origin, collections.abc.Mapping):
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         if not isinstance(value, Mapping):
             raise TypeError("not a table")
         if arguments and arguments[0] is int:
