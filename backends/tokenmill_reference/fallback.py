@@ -11,10 +11,7 @@ from tokenmill.contracts.fallback import HostOperator
 from tokenmill.errors import ModelError, OperatorError, TokenmillError, UnsupportedOperatorError
 from tokenmill.model.program import Instruction
 
-try:
-    from tokenmill_reference.contrib import operators as contrib_operators
-except ImportError:
-    contrib_operators = dict
+from tokenmill_reference.contrib import operators as contrib_operators
 from tokenmill_reference.control_flow import CONTROL_FLOW
 from tokenmill_reference.standard import bind_standard, standard_answer
 from tokenmill_reference.standard_own import own_operator

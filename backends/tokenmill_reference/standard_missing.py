@@ -19,6 +19,11 @@ def _optional(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[
     return [inputs[0] if inputs else None]
 
 
+def _identity(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[Any]:
+    """Any value, an absent optional included, which `onnx.reference` refuses to return."""
+    return [inputs[0]]
+
+
 def _gelu(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[Any]:
     """x * Phi(x), or its tanh approximation (Hendrycks and Gimpel, arXiv:1606.08415)."""
     (x,) = inputs
@@ -149,6 +154,7 @@ _NEWEST = 1 << 30
 #: Operator, first and last opset version, implementation.
 MISSING: tuple[tuple[str, int, int, Operator], ...] = (
     ("Optional", 15, _NEWEST, _optional),
+    ("Identity", 1, _NEWEST, _identity),
     ("Gelu", 20, _NEWEST, _gelu),
     ("Erf", 9, _NEWEST, _elementwise_erf),
     ("GroupNormalization", 18, _NEWEST, _group_normalization),
