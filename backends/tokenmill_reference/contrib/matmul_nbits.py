@@ -1,0 +1,65 @@
+"""`MatMulNBits`: a product with a weight that is quantized in blocks along its input features."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill_reference.contrib.blocks import per_element, unpack, zero_points_of
+from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, given, refuse, required
+
+#: Output features that are dequantized at a time: bounds the float32 copy of a vocabulary-sized weight.
+ROWS_AT_A_TIME = 4096
+
+
+def matmul_nbits(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
+    """`A @ dequantized(B).T + bias`.
+
+    Inputs: A `[..., K]` float, B `[N, blocks, block_size * bits / 8] uint8`, scales `[N, blocks]` of A's type, zero points
+    (none, packed `[N, ceil(blocks * bits / 8)] uint8`, or `[N, blocks]` float), g_idx `[K] int32` (the block of each input
+    feature), bias `[N]`. `accuracy_level` permits rounding A and is not used: this is the exact product.
+    """
+    a, packed = required(inputs, 0, "A"), required(inputs, 1, "B")
+    refuse(
+        attributes.get("weight_prepacked", 0),
+        f"weight_prepacked={attributes.get('weight_prepacked', 0)} of MatMulNBits",
+        "the weight is in the private layout of one CUDA device",
+        "export without prepacking",
+    )
+    n = int(attributes["N"])
+    bias = given(inputs, 5)
+    y = np.zeros((*a.shape[:-1], n), np.float32)
+    if packed.size:
+        rows = a.astype(np.float32)
+        for start in range(0, n, ROWS_AT_A_TIME):
+            part = slice(start, min(start + ROWS_AT_A_TIME, n))
+            y[..., part] = rows @ dequantized(inputs, attributes, part).T
+    if bias is not None:
+        y += bias.astype(np.float32)
+    return [y.astype(a.dtype)]
+
+
+def dequantized(inputs: Inputs, attributes: Attributes, rows: slice = slice(None)) -> npt.NDArray[np.float32]:
+    """The weight of a `MatMulNBits`, `[N, K] float32`, or some of its rows: `(code - zero point) * scale`."""
+    n, k = int(attributes["N"]), int(attributes["K"])
+    bits, block_size = int(attributes.get("bits", 4)), int(attributes["block_size"])
+    refuse(
+        bits not in (2, 4, 8),
+        f"bits={bits} of MatMulNBits",
+        "2, 4 and 8 are defined",
+        "export with one of these widths",
+    )
+    blocks = -(-k // block_size)
+    packed = required(inputs, 1, "B").reshape(n, -1)[rows]
+    codes = unpack(packed, bits)[:, :k].astype(np.float32)
+    scales = required(inputs, 2, "scales").reshape(n, blocks)[rows].astype(np.float32)
+    stored = given(inputs, 3)
+    zero_points = zero_points_of(None if stored is None else stored.reshape(n, -1)[rows], bits, scales.shape)
+    group = given(inputs, 4)
+    return (codes - _spread(zero_points, block_size, k, group)) * _spread(scales, block_size, k, group)
+
+
+def _spread(blockwise: Array, block_size: int, k: int, group: Array | None) -> Array:
+    if group is not None and group.size:
+        return blockwise[:, group[:k]]
+    return per_element(blockwise, block_size, k)
