@@ -106,19 +106,43 @@ def instruction_reads(instruction: Instruction) -> Iterator[int]:
 def host_array(tensor: onnx_ir.TensorProtocol) -> np.ndarray[Any, Any]:
     """A tensor as numpy sees it: strings as `object` arrays of `str`."""
     if tensor.dtype.name == "STRING":
-        data = [item.decode("utf-8") if isinstance(item, bytes) else item for item in tensor.numpy().reshape(-1).tolist()]
+        data = [
+            item.decode("utf-8") if isinstance(item, bytes) else item for item in tensor.numpy().reshape(-1).tolist()
+        ]
         return np.array(data, dtype=object).reshape(tuple(tensor.shape))
     return np.asarray(tensor.numpy())
 
 
 def build_program(model: onnx_ir.Model) -> Program:
-    """Lay a model's graph out as a program. Inlines the model's own functions first (the model is changed)."""
-    if model.functions:
-        from onnx_ir.passes.common import InlinePass
+    """Lay a model's graph out as a program. Inlines the model's own functions first (the model is changed).
 
-        InlinePass()(model)
+    :raises ModelError: a graph with a cycle or an undefined value, or functions that call each other in a circle.
+    """
+    if model.functions:
+        _inline(model)
     opsets = {_domain(domain): version for domain, version in model.graph.opset_imports.items()}
     return _Layout(model.graph, opsets, outer=None).program()
+
+
+def _inline(model: onnx_ir.Model) -> None:
+    from onnx_ir.passes.common import InlinePass
+    from onnx_ir.traversal import RecursiveGraphIterator
+
+    for function in model.functions.values():
+        # A function may import other opset versions than the graph. Its nodes keep theirs, each by itself, so that the
+        # pass finds nothing to object to.
+        for node in RecursiveGraphIterator(function):
+            if node.version is None:
+                node.version = function.opset_imports.get(node.domain)
+        function.opset_imports.update(model.opset_imports)
+    try:
+        InlinePass()(model)
+    except Exception as error:
+        raise ModelError(
+            "the model's functions cannot be inlined",
+            why=str(error),
+            remedy="inline them with onnx.inliner, or export again",
+        ) from error
 
 
 def _domain(domain: str) -> str:
@@ -157,7 +181,10 @@ class _Layout:
             if value.const_value is not None:
                 self.constants[self.slot(value)] = value.const_value
         drafts = []
-        graph.sort()
+        try:
+            graph.sort()
+        except ValueError as error:
+            raise ModelError(f"graph '{graph.name}' has no order of execution", why=str(error)) from error
         for node in graph:
             if node.op_type == "Constant" and _domain(node.domain) == "":
                 self.constants[self.slot(node.outputs[0])] = _constant_tensor(node)
