@@ -176,10 +176,6 @@ def open_model(
     progress: Progress | None = None,
 ) -> Opened:
     """Find and read a model, and check that weights and cache fit into memory, before anything is compiled."""
-    from tokenmill.model.loading import load_decoder
-    from tokenmill.model.memory import check_memory
-    from tokenmill.session.groups import cache_groups
-
     config = load_config() if config is None else config
     registry = default_registry(config.plugins.disabled) if registry is None else registry
     _check_names(config, registry)
@@ -188,6 +184,11 @@ def open_model(
     if not reference:
         raise ConfigError("no model was named", remedy="pass a reference or set model.ref")
     path, source_decisions = trace_reference(reference, config, registry, progress, origin)
+    # Names are settled; from here on the graph library is needed.
+    from tokenmill.model.loading import load_decoder
+    from tokenmill.model.memory import check_memory
+    from tokenmill.session.groups import cache_groups
+
     decoder = load_decoder(path, io=dict(config.model.io) or None)
     config = config.with_model({"generation": generation_defaults(decoder.metadata.search)}, f"metadata of {path}")
     groups = cache_groups(decoder)
