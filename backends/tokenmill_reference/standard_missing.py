@@ -24,6 +24,14 @@ def _identity(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[
     return [inputs[0]]
 
 
+def _matmul(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[Any]:
+    """numpy's product; of types with 16 bits in float32, rounded once: exact products, and BLAS instead of a loop."""
+    a, b = inputs
+    if a.dtype.itemsize > 2 or a.dtype.kind in "iub":
+        return [np.matmul(a, b)]
+    return [np.matmul(a.astype(np.float32), b.astype(np.float32)).astype(a.dtype)]
+
+
 def _gelu(inputs: Inputs, attributes: Attributes, outputs: int) -> Sequence[Any]:
     """x * Phi(x), or its tanh approximation (Hendrycks and Gimpel, arXiv:1606.08415)."""
     (x,) = inputs
@@ -155,6 +163,7 @@ _NEWEST = 1 << 30
 MISSING: tuple[tuple[str, int, int, Operator], ...] = (
     ("Optional", 15, _NEWEST, _optional),
     ("Identity", 1, _NEWEST, _identity),
+    ("MatMul", 1, _NEWEST, _matmul),
     ("Gelu", 20, _NEWEST, _gelu),
     ("Erf", 9, _NEWEST, _elementwise_erf),
     ("GroupNormalization", 18, _NEWEST, _group_normalization),
