@@ -12,7 +12,6 @@ from tokenmill.errors import ExecutionError, SessionClosedError
 from tokenmill.model.feeds import check_feeds
 from tokenmill.model.graph import OnnxGraph
 from tokenmill.model.roles import PortPair
-from tokenmill.trace import Tracer
 
 from tokenmill_reference.plan import UNFED, Plan
 from tokenmill_reference.values import HostOutput
@@ -21,8 +20,8 @@ from tokenmill_reference.values import HostOutput
 class ReferenceContext:
     """Runs a plan. Binds nothing, records nothing."""
 
-    def __init__(self, graph: OnnxGraph, plan: Plan, tracer: Tracer) -> None:
-        self._graph, self._plan, self._tracer = graph, plan, tracer
+    def __init__(self, graph: OnnxGraph, plan: Plan) -> None:
+        self._graph, self._plan = graph, plan
         program = plan.program
         self._preset = {
             name for name, slot in zip(program.input_names, program.inputs, strict=True) if slot in plan.constants

@@ -49,7 +49,8 @@ class ReferenceExecutable:
         ]
 
     def open(self, tracer: Tracer = NO_TRACE) -> ReferenceContext:
-        return ReferenceContext(self.graph, self.plan, tracer)
+        """A context; the session around it traces its runs."""
+        return ReferenceContext(self.graph, self.plan)
 
     def close(self) -> None:
         """Nothing to release: the arrays go with the object."""
