@@ -157,6 +157,17 @@ class Config:
         path = tuple(key.split("."))
         return next((layer[path] for layer in self.layers if path in layer), None)
 
+    def keys_set(self) -> list[str]:
+        """Dotted keys that some layer sets, in alphabetical order."""
+        return sorted({".".join(path) for layer in self.layers for path in layer})
+
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        found: Any = self
+        for name in key.split("."):
+            found = found[name] if isinstance(found, Mapping) else getattr(found, name)
+        return found
+
     def origin(self, key: str) -> Origin:
         """Where the value of a dotted key came from."""
         found = self.setting(key)

@@ -22,7 +22,7 @@ from tokenmill.decisions import Decision
 @config_options
 def explain(model: str, as_json: bool, config_file: Path | None, assignments: tuple[str, ...]) -> None:
     """What would be chosen for MODEL, and why."""
-    assembly = assemble(model, read_config(config_file, assignments))
+    assembly = assemble(config=read_config(config_file, assignments, {"model.ref": model}))
     try:
         uses = [use for use in assembly.executable.operators() if use.runs_on != assembly.backend.name]
         if as_json:
@@ -71,13 +71,8 @@ def decision_json(decision: Decision) -> dict[str, Any]:
 
 def _origins(assembly: Assembly) -> dict[str, dict[str, Any]]:
     """Every setting that is not a default, with the value that won and its origin."""
-    keys = sorted({".".join(path) for layer in assembly.config.layers for path in layer})
-    found = {key: assembly.config.setting(key) for key in keys}
-    return {
-        key: {"value": setting.value, "origin": str(setting.origin)}
-        for key, setting in found.items()
-        if setting is not None
-    }
+    config = assembly.config
+    return {key: {"value": config.value(key), "origin": str(config.origin(key))} for key in config.keys_set()}
 
 
 def _title(use: OperatorUse) -> str:

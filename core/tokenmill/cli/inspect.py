@@ -12,6 +12,7 @@ import click
 from tokenmill.assembly import Opened, cache_bytes, open_model, select_backend
 from tokenmill.cli.settings import config_options, read_config
 from tokenmill.errors import UnsupportedOperatorError
+from tokenmill.model.memory import estimate_memory
 from tokenmill.model.program import Instruction
 
 _ROLES = (
@@ -26,7 +27,7 @@ _ROLES = (
 @config_options
 def inspect(model: str, as_json: bool, config_file: Path | None, assignments: tuple[str, ...]) -> None:
     """Ports, roles, operators and memory of MODEL."""
-    opened = open_model(model, read_config(config_file, assignments))
+    opened = open_model(config=read_config(config_file, assignments, {"model.ref": model}))
     report = {**_model(opened), **_compiled(opened)}
     click.echo(json.dumps(report, indent=2) if as_json else "\n".join(_lines(report)))
 
@@ -72,7 +73,8 @@ def _compiled(opened: Opened) -> dict[str, Any]:
     try:
         executable = backend.compile(opened.decoder.graph, opened.decoder.io)
     except UnsupportedOperatorError as error:
-        return {"backend": backend.name, "unsupported": str(error), "weight_bytes": None, "host_fallback": {}}
+        weights = estimate_memory(opened.decoder.graph).weights
+        return {"backend": backend.name, "unsupported": str(error), "weight_bytes": weights, "host_fallback": {}}
     try:
         elsewhere = Counter(use.operator for use in executable.operators() if use.runs_on != backend.name)
         weights = executable.weight_bytes
@@ -104,8 +106,7 @@ def _lines(report: dict[str, Any]) -> list[str]:
     if report["unsupported"]:
         lines.append(f"  unsupported: {report['unsupported']}")
     lines += [f"  on the host: {name} x {count}" for name, count in sorted(report["host_fallback"].items())]
-    if report["weight_bytes"] is not None:
-        lines.append(f"weights: {report['weight_bytes'] / 2**20:,.1f} MiB")
+    lines.append(f"weights: {report['weight_bytes'] / 2**20:,.1f} MiB")
     lines.append(f"cache: {report['cache_bytes'] / 2**20:,.1f} MiB at {report['capacity']} tokens")
     return lines
 
