@@ -73,6 +73,15 @@ def test_option_tables_are_merged_key_by_key(tmp_path: Path) -> None:
     assert (options["isa"].origin.kind, options["pool"].origin.kind) == ("environment", "file")
 
 
+def test_every_key_that_was_set_can_be_asked_for() -> None:
+    found = load_config(env={"TOKENMILL__GENERATION__TOP_K": "4"}, overrides={"backend.options.cpu.isa": "avx2"})
+    assert {key: found.value(key) for key in found.keys_set()} == {
+        "backend.options.cpu.isa": "avx2",
+        "generation.top_k": 4,
+    }
+    assert found.value("cache.strategy") == "auto"
+
+
 def test_a_list_replaces_a_list(tmp_path: Path) -> None:
     file = write(tmp_path / "run.toml", '[generation]\nstop = ["a", "b"]\nlogit_bias = {5 = 1.5}\n')
     assert load_config(file, {}, {}).generation.logit_bias == {5: 1.5}
