@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 class StateGeometry:
     """One past/present pair with its extents.
 
-    :param shape: of the past for batch 1, with extent 0 on the sequence axis; the full extent of a recurrent state. None
-        marks an extent that nothing states: it shows in the first present tensor.
+    :param shape: of the past for batch 1, with extent 0 on the sequence axis; the full extent of a recurrent state.
+        None marks an extent that nothing states: it shows in the first present tensor.
     :param sequence_axis: axis that grows with the tokens; None for a recurrent state.
     """
 
@@ -49,10 +49,11 @@ class StateGeometry:
 def resolve_cached_ports(decoder: Decoder) -> tuple[StateGeometry, ...]:
     """The geometry of every pair, attention's first.
 
-    A symbolic extent is taken from the attention node that reads the past, else from the metadata, else from the present
-    output, else it stays None.
+    A symbolic extent is taken from the attention node that reads the past, else from the metadata, else from the
+    present output, else it stays None.
 
-    :raises PortError: a past without rank or type, a growing past of rank below 3, or one that its present cannot replace.
+    :raises PortError: a past without rank or type, a growing past of rank below 3, or one that its present cannot
+        replace.
     """
     values = {value.name: value for value in decoder.graph.model.graph.inputs}
     return tuple(_geometry(decoder, pair, values.get(pair.past)) for pair in decoder.io.pairs)

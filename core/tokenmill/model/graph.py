@@ -21,7 +21,8 @@ PortKind = Literal["tensor", "sequence", "optional", "sparse"]
 
 #: numpy's type for each ONNX element type, by the name that ONNX gives it.
 NUMPY_TYPES: dict[str, np.dtype[Any]] = {
-    **{name: np.dtype(name) for name in ("float16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
+    "float16": np.dtype(np.float16),
+    **{name: np.dtype(name) for name in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")},
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
     "bool": np.dtype(np.bool_),
