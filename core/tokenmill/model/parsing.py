@@ -90,12 +90,21 @@ def deserialize(proto: onnx.ModelProto, title: str) -> onnx_ir.Model:
         )
     if proto.ir_version <= 0:
         raise ModelFileError(f"{title} states no ONNX IR version", remedy="export or fetch the model again")
+    if proto.graph.sparse_initializer:
+        raise ModelFileError(
+            f"{title} has {len(proto.graph.sparse_initializer)} sparse initializers",
+            why="the graph library does not read them",
+            remedy="convert them to dense ones",
+        )
     try:
         return onnx_ir.from_proto(proto)
     except RecursionError as error:
         raise ModelFileError(f"{title} nests its subgraphs too deeply") from error
     except Exception as error:  # onnx-ir wraps whatever a malformed message runs into
-        reason = str(error.__cause__ or error).splitlines() or [type(error).__name__]
+        root: BaseException = error
+        while (inner := root.__cause__ or root.__context__) is not None:
+            root = inner
+        reason = str(root).splitlines() or [type(root).__name__]
         raise ModelFileError(
             f"{title} is not a valid ONNX model", why=reason[0], remedy="check it with onnx.checker and export it again"
         ) from error

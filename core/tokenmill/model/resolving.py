@@ -8,7 +8,7 @@ from typing import Any, Literal
 from attrs import define, field
 
 from tokenmill.errors import PortError
-from tokenmill.model.beside import BesideFiles
+from tokenmill.model.beside import GENAI_CONFIG, BesideFiles
 from tokenmill.model.declared import (
     INPUT_ROLES,
     OUTPUT_ROLES,
@@ -145,9 +145,9 @@ class _Resolution:
         if shared:
             return (), self._declared_states() or ()
         states = self._declared_states()
-        detects = not any(
-            d.whole or (self.role == "proposer" and d.source != "genai_config.json") for d in self.declarations
-        )
+        # What an exporter's templates leave out may still be detected; what a written list leaves out is meant so.
+        written = (d for d in self.declarations if d.source != GENAI_CONFIG)
+        detects = not any(d.whole or self.role == "proposer" for d in written)
         if detects and (kv is None or states is None):
             taken = {port for pair in (*(kv or ()), *(states or ())) for port in (pair.past, pair.present)}
             detected = self._detect(kv is not None or states is not None, named | taken)
@@ -170,7 +170,7 @@ class _Resolution:
             return detect_pairs(self.graph, taken)
         # Beside declared lists, a port that merely looks like a past may well be meant to be routed.
         try:
-            return tuple(pair for pair in detect_pairs(self.graph, taken))
+            return detect_pairs(self.graph, taken)
         except PortError:
             return ()
 

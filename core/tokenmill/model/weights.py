@@ -55,9 +55,14 @@ def check_weights(model: onnx_ir.Model, directory: Path | None) -> None:
 
     checked = _CheckedFiles()
     for tensor in tensors(model):
+        _check_form(tensor)
         if not isinstance(tensor, onnx_ir.ExternalTensor):
             _check_inline(tensor)
             continue
+        if tensor.dtype.name == "STRING":
+            raise ModelFileError(
+                f"tensor {_title(tensor)} is stored in '{tensor.location}'", why="ONNX keeps text inside"
+            )
         if directory is not None:
             tensor.base_dir = directory
         elif not os.fspath(tensor.base_dir):
@@ -69,32 +74,53 @@ def check_weights(model: onnx_ir.Model, directory: Path | None) -> None:
         _check_tensor(tensor, checked.size(tensor))
 
 
+def _check_form(tensor: onnx_ir.TensorProtocol) -> None:
+    if tensor.dtype.name == "UNDEFINED" or any(not isinstance(extent, int) or extent < 0 for extent in tensor.shape):
+        raise ModelFileError(
+            f"tensor {_title(tensor)} has no type or an impossible shape", remedy="export the model again"
+        )
+
+
 def _check_inline(tensor: onnx_ir.TensorProtocol) -> None:
+    """A tensor in the message has its bytes in `raw_data`, or its elements in the field of their type (onnx.proto)."""
     import onnx_ir
 
-    if not isinstance(tensor, onnx_ir.serde.TensorProtoTensor) or not tensor.raw.HasField("raw_data"):
+    if isinstance(tensor, onnx_ir.serde.TensorProtoTensor) and tensor.raw.HasField("raw_data"):
+        unit, found, expected = "bytes", len(tensor.raw.raw_data), tensor.nbytes
+    elif isinstance(tensor, onnx_ir.serde.TensorProtoTensor):
+        name = tensor.dtype.name
+        unit, proto = "elements", tensor.raw
+        found = max(
+            map(len, (proto.float_data, proto.int32_data, proto.int64_data, proto.double_data, proto.uint64_data))
+        )
+        expected = tensor.size * 2 if name.startswith("COMPLEX") else tensor.size
+        if tensor.dtype.bitwidth < 8:  # packed, one byte an entry
+            expected = tensor.nbytes
+    elif isinstance(tensor, onnx_ir.StringTensor):
+        unit, found, expected = "strings", len(tensor.string_data()), tensor.size
+    else:
         return
-    if (found := len(tensor.raw.raw_data)) != tensor.nbytes:
+    if found != expected:
         raise ModelFileError(
-            f"tensor '{tensor.name}' ({tensor.dtype.name.lower()}{list(tensor.shape)}) holds {found:,} bytes",
-            why=f"its type and shape take {tensor.nbytes:,}",
+            f"tensor {_title(tensor)} holds {found:,} {unit}",
+            why=f"its type and shape take {expected:,}",
             remedy="the file is damaged: export or fetch the model again",
         )
 
 
+def _title(tensor: onnx_ir.TensorProtocol) -> str:
+    return f"'{tensor.name}' ({tensor.dtype.name.lower()}{list(tensor.shape)})"
+
+
 def _check_tensor(tensor: onnx_ir.ExternalTensor, file_size: int) -> None:
-    where = f"tensor '{tensor.name}' ({tensor.dtype.name.lower()}{list(tensor.shape)}) in '{tensor.path}'"
+    where = f"tensor {_title(tensor)} in '{tensor.path}'"
     offset, length = tensor.offset or 0, tensor.length
-    if any(not isinstance(extent, int) or extent < 0 for extent in tensor.shape):
-        raise ModelFileError(f"{where} has an impossible shape", remedy="export the model again")
-    if offset < 0 or (length is not None and length < 0):
-        raise ModelFileError(f"{where} has offset {offset} and length {length}", remedy="export the model again")
     if length is not None and length != tensor.nbytes:
         raise ModelFileError(
             f"{where} declares {length:,} bytes, its type and shape take {tensor.nbytes:,}",
             remedy="the .onnx file does not describe these weights: export the model again",
         )
-    if offset + tensor.nbytes > file_size:
+    if offset < 0 or offset + tensor.nbytes > file_size:
         raise ModelFileError(
             f"{where} takes the bytes {offset:,} to {offset + tensor.nbytes:,}, the file ends at {file_size:,}",
             why="it is truncated, or belongs to another model",
