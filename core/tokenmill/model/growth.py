@@ -15,11 +15,15 @@ def is_static(extent: Dimension) -> bool:
 
 
 def batch_axis(shape: tuple[Dimension, ...]) -> int | None:
-    """The axis named after the batch, else a symbolic first one; None when the batch is static."""
+    """The axis named after the batch, else a symbolic first one; None when the batch is static.
+
+    A past that holds key and value together, `[2, batch, heads, length, head_size]`, has its batch behind them.
+    """
     for axis, extent in enumerate(shape):
         if isinstance(extent, str) and "batch" in extent.lower():
             return axis
-    return 0 if shape and not is_static(shape[0]) else None
+    first = 1 if len(shape) == 5 and shape[0] == 2 else 0
+    return first if shape and not is_static(shape[first]) else None
 
 
 def sequence_axis(past: Port, present: Port | None = None) -> int | None:
