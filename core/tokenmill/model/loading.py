@@ -14,7 +14,8 @@ from tokenmill.model.locating import locate
 from tokenmill.model.metadata import read_metadata
 from tokenmill.model.parsing import check_versions, deserialize, parse, read_file
 from tokenmill.model.ports import graph_ports
-from tokenmill.model.resolving import DecoderRole, check_decoder, resolve_roles
+from tokenmill.model.requirements import DecoderRole, check_decoder
+from tokenmill.model.resolving import resolve_roles
 from tokenmill.model.weights import check_weights
 
 if TYPE_CHECKING:

@@ -91,7 +91,9 @@ def test_every_group_up_to_the_root_limits(tmp_path: Path) -> None:
 def test_version_1_groups_are_read(tmp_path: Path) -> None:
     group(
         tmp_path / "fs" / "memory" / "job",
-        memory__limit_in_bytes=1000, memory__usage_in_bytes=1200, memory__stat="inactive_file 0",
+        memory__limit_in_bytes=1000,
+        memory__usage_in_bytes=1200,
+        memory__stat="inactive_file 0",
     )
     assert allowances(tmp_path, "5:cpu,cpuacct:/job\n4:memory:/job\n") == [0]
 

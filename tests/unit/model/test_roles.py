@@ -13,7 +13,8 @@ from tokenmill.errors import ConfigError, ModelFileError, PortError
 from tokenmill.model.beside import BesideFiles
 from tokenmill.model.graph import OnnxGraph
 from tokenmill.model.loading import decoder_of, load_decoder, open_graph
-from tokenmill.model.resolving import check_target, resolve_roles
+from tokenmill.model.requirements import check_target
+from tokenmill.model.resolving import resolve_roles
 from tokenmill.model.roles import IoSpec, PortPair, SharedKvGroup
 
 Shape = Sequence[int | str | None]
