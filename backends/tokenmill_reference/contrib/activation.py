@@ -102,7 +102,9 @@ def _bias_add(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
 
 
 def _gated_add(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """`x + y * gate`, the product rounded to the type; the gate itself, or `sigmoid(gate @ weight)`, rounded at each step."""
+    """`x + y * gate`, the product rounded to the type; the gate itself, or `sigmoid(gate @ weight)`, rounded at each
+    step.
+    """
     x, y, gate = (required(inputs, i, name) for i, name in enumerate(("X", "Y", "gate")))
     weight = given(inputs, 3)
     if weight is not None:

@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-
 from tokenmill.errors import OperatorError
 
 Array: TypeAlias = npt.NDArray[Any]

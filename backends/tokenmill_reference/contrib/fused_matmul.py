@@ -76,7 +76,7 @@ def dynamic_quantize_matmul(inputs: Inputs, attributes: Attributes, outputs: int
     scale = np.float32(high - low) / np.float32(255) if high > low else np.float32(1)
     zero = np.float32(np.clip(np.rint(-low / scale), 0, 255))
     codes = np.clip(np.rint(a / scale) + zero, 0, 255)
-    product = (wide(codes) - wide(zero)) @ (wide(b) - wide_or(given(inputs, 3)))
+    product = (wide(codes) - float(zero)) @ (wide(b) - wide_or(given(inputs, 3)))
     y = product * float(scale) * wide(b_scale) + wide_or(given(inputs, 4))
     return [y.astype(a.dtype)]
 

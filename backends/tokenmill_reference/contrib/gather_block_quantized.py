@@ -14,8 +14,8 @@ def gather_block_quantized(inputs: Inputs, attributes: Attributes, outputs: int)
     """`(codes - zero points) * scales` of the gathered slices; an index out of range gives zeros.
 
     Inputs: data (int4, uint4; uint8 with 2, 4 or 8 `bits` a code, packed along the last axis; or an 8- or 4-bit float),
-    indices, scales (of the output's type), zero points (of data's type and packing). An omitted zero point is 0 for int4
-    and uint4, the middle of the range for uint8. `block_size` 0 is one block along the axis.
+    indices, scales (of the output's type), zero points (of data's type and packing). An omitted zero point is 0 for
+    int4 and uint4, the middle of the range for uint8. `block_size` 0 is one block along the axis.
     """
     data, indices, scales = (required(inputs, i, name) for i, name in enumerate(("data", "indices", "scales")))
     zero_points = given(inputs, 3)

@@ -30,13 +30,13 @@ def group_query_attention(inputs: Inputs, attributes: Attributes, outputs: int) 
     """Inputs, by position (B batch, S rows, H and G query and key/value heads, D head size):
 
     query `[B, S, H D]` (or all three packed, `[B, S, (H + 2 G) D]`), key and value `[B, S, G D]`, past key and value
-    `[B, G, L, D]`, `seqlens_k [B]`, `total_sequence_length` (the largest T), cosine and sine `[positions, R / 2]`, position
-    ids `[B, S]`, attention bias `[B or 1, H or 1, S, total]`, head sink `[H]`, two cache scales (refused), norm weights of
-    query and key `[D]`, `query_seqlens [B]` (Q; omitted it is `min(S, T)`).
+    `[B, G, L, D]`, `seqlens_k [B]`, `total_sequence_length` (the largest T), cosine and sine `[positions, R / 2]`,
+    position ids `[B, S]`, attention bias `[B or 1, H or 1, S, total]`, head sink `[H]`, two cache scales (refused),
+    norm weights of query and key `[D]`, `query_seqlens [B]` (Q; omitted it is `min(S, T)`).
 
     Outputs: `[B, S, H D]`, present key and value `[B, G, max(L, total), D]`, and with `qk_output` the scores (1) or
-    probabilities (2) `[B, H, S, total]`. A past at capacity keeps its extent, so that both can share a buffer. Rows that
-    are padding, and cache rows from T on, are not defined; here they are zero.
+    probabilities (2) `[B, H, S, total]`. A past at capacity keeps its extent, so that both can share a buffer. Rows
+    that are padding, and cache rows from T on, are not defined; here they are zero.
     """
     _refuse_left_out(inputs, attributes)
     query, key, value = _heads(inputs, attributes)
@@ -104,7 +104,7 @@ class _Rows:
         return present
 
     def visible(self, causal: bool, window: int) -> npt.NDArray[np.bool_]:
-        """`[new, length]`: a query sees itself and what stands before it, of that the last `window` when it is not -1."""
+        """`[new, length]`: a query sees itself and what stands before it; with a window the last `window` of these."""
         if not causal:
             return np.ones((self.new, self.length), bool)
         behind = np.arange(self.past, self.length)[:, np.newaxis] - np.arange(self.length)

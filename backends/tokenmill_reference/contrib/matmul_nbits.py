@@ -15,9 +15,9 @@ ROWS_AT_A_TIME = 4096
 def matmul_nbits(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """`A @ dequantized(B).T + bias`.
 
-    Inputs: A `[..., K]` float, B `[N, blocks, block_size * bits / 8] uint8`, scales `[N, blocks]` of A's type, zero points
-    (none, packed `[N, ceil(blocks * bits / 8)] uint8`, or `[N, blocks]` float), g_idx `[K] int32` (the block of each input
-    feature), bias `[N]`. `accuracy_level` permits rounding A and is not used: this is the exact product.
+    Inputs: A `[..., K]` float, B `[N, blocks, block_size * bits / 8] uint8`, scales `[N, blocks]` of A's type, zero
+    points (none, packed `[N, ceil(blocks * bits / 8)] uint8`, or `[N, blocks]` float), g_idx `[K] int32` (the block of
+    each input feature), bias `[N]`. `accuracy_level` permits rounding A and is not used: this is the exact product.
     """
     a, packed = required(inputs, 0, "A"), required(inputs, 1, "B")
     refuse(

@@ -28,8 +28,8 @@ Weights = Callable[[int], Array]
 
 
 def moe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """Inputs: x `[..., E]`, router logits `[tokens, experts]`, then weights `[experts, out, in]` and bias `[experts, out]` of
-    FC1 (up, or gate and up fused), FC2 (down), FC3 (up beside a gate in FC1).
+    """Inputs: x `[..., E]`, router logits `[tokens, experts]`, then weights `[experts, out, in]` and bias `[experts,
+    out]` of FC1 (up, or gate and up fused), FC2 (down), FC3 (up beside a gate in FC1).
     """
     stored = [given(inputs, index) for index in (2, 4, 6)]
     weights = [None if matrix is None else _plain(matrix) for matrix in stored]
@@ -37,9 +37,10 @@ def moe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
 
 
 def qmoe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """`MoE` with integer weights: codes `[experts, out, in * bits / 8] uint8`, scales `[experts, out]` or, with `block_size`,
-    `[experts, out, in / block_size]`, zero points packed likewise (omitted: the middle of the range). Inputs 2 to 10 are
-    weights, scales and bias of FC1, FC2, FC3; 11 to 13 zero points; 14 the weights for mixing when they are not the router's.
+    """`MoE` with integer weights: codes `[experts, out, in * bits / 8] uint8`, scales `[experts, out]` or, with
+    `block_size`, `[experts, out, in / block_size]`, zero points packed likewise (omitted: the middle of the range).
+    Inputs 2 to 10 are weights, scales and bias of FC1, FC2, FC3; 11 to 13 zero points; 14 the weights for mixing when
+    they are not the router's.
     """
     kind = text(attributes, "quant_type", "int")
     refuse(kind != "int", f"quant_type={kind!r} of QMoE", "only integer weights are defined here", "export with 'int'")

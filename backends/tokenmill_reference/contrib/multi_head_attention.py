@@ -10,10 +10,10 @@ from tokenmill_reference.contrib.scaled_dot_product import attend, merge_heads, 
 
 
 def multi_head_attention(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """Inputs: query `[B, S, H D]` (or packed with key and value, `[B, S, H, 3, D]`), key `[B, L, H D]` (packed with value
-    `[B, L, H, 2, D]`, or with heads apart `[B, H, L, D]`), value likewise, bias `[H D + H D + H Dv]`, padding mask, attention
-    bias `[B or 1, H or 1, S, total]`, past key and value `[B, H, P, D]`, and the past's length when it shares the present's
-    buffer. Outputs: `[B, S, H Dv]`, present key and value, probabilities `[B, H, S, total]`.
+    """Inputs: query `[B, S, H D]` (or packed with key and value, `[B, S, H, 3, D]`), key `[B, L, H D]` (packed with
+    value `[B, L, H, 2, D]`, or with heads apart `[B, H, L, D]`), value likewise, bias `[H D + H D + H Dv]`, padding
+    mask, attention bias `[B or 1, H or 1, S, total]`, past key and value `[B, H, P, D]`, and the past's length when it
+    shares the present's buffer. Outputs: `[B, S, H Dv]`, present key and value, probabilities `[B, H, S, total]`.
     """
     refuse(
         given(inputs, 9) is not None,

@@ -31,15 +31,28 @@ def root_mean_square_scaled(
 
 
 def simplified_layer_normalization(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """RMS normalization over the axes from `axis` on, times scale; in the scale's type. Output 1 is the float32 factor."""
+    """RMS normalization over the axes from `axis` on, times scale, in the scale's type. Output 1 is the factor."""
     x, scale = required(inputs, 0, "X"), required(inputs, 1, "scale")
     axis = int(attributes.get("axis", -1)) % x.ndim
     normal, inverse = root_mean_square_scaled(x, float(attributes.get("epsilon", 1e-5)), tuple(range(axis, x.ndim)))
     return [(normal * wide(scale)).astype(scale.dtype), inverse.astype(_stash(x))][:outputs]
 
 
+def layer_normalization(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
+    """Normalization over the axes from `axis` on, times scale plus bias. Outputs: normalized, mean, 1 / deviation."""
+    x, scale = required(inputs, 0, "X"), required(inputs, 1, "Scale")
+    axes = tuple(range(int(attributes.get("axis", -1)) % x.ndim, x.ndim))
+    mean = wide(x).mean(axis=axes, keepdims=True)
+    normal, inverse = root_mean_square_scaled(wide(x) - mean, float(attributes.get("epsilon", 1e-5)), axes)
+    y = normal * wide(scale) + wide_or(given(inputs, 2))
+    return [y.astype(x.dtype), mean.astype(_stash(x)), inverse.astype(_stash(x))][:outputs]
+
+
 def skip_simplified_layer_normalization(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """RMS normalization of `input + skip (+ bias)`, times gamma. Outputs: normalized, mean (not defined: zeros), factor, sum."""
+    """RMS normalization of `input + skip (+ bias)`, times gamma.
+
+    Outputs: normalized, mean (not defined: zeros), factor, sum.
+    """
     x, skip, gamma = (required(inputs, i, name) for i, name in enumerate(("input", "skip", "gamma")))
     total = wide(x) + wide(skip) + wide_or(given(inputs, 3))
     normal, inverse = root_mean_square_scaled(total, float(attributes.get("epsilon", 1e-12)))
@@ -48,7 +61,10 @@ def skip_simplified_layer_normalization(inputs: Inputs, attributes: Attributes, 
 
 
 def skip_layer_normalization(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """Layer normalization of `input + skip (+ bias)`, times gamma plus beta. Outputs: normalized, mean, 1 / deviation, sum."""
+    """Layer normalization of `input + skip (+ bias)`, times gamma plus beta.
+
+    Outputs: normalized, mean, 1 / deviation, sum.
+    """
     x, skip, gamma = (required(inputs, i, name) for i, name in enumerate(("input", "skip", "gamma")))
     total = wide(x) + wide(skip) + wide_or(given(inputs, 4))
     mean = total.mean(axis=-1, keepdims=True)
@@ -57,7 +73,7 @@ def skip_layer_normalization(inputs: Inputs, attributes: Attributes, outputs: in
 
 
 def gated_rms_norm(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """RMS normalization over runs of the scale's length, times scale, times an activation (silu or sigmoid) of the gate."""
+    """RMS normalization over runs of the scale's length, times scale and an activation (silu, sigmoid) of the gate."""
     x, scale, gate = (required(inputs, i, name) for i, name in enumerate(("X", "scale", "gate")))
     activation = text(attributes, "activation", "silu")
     refuse(

@@ -26,10 +26,10 @@ Wide = npt.NDArray[np.float64]
 def causal_conv_with_state(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """Depthwise convolution, causal along the last axis, with the inputs that the next step needs as state.
 
-    Inputs: x `[B, C, ..., S]` (`channels_last`: `[B, S, d1, ..., dn]` with C their product), weight `[C, 1, k...]`, bias `[C]`,
-    past state `[B, C, ..., (k - 1) dilation]`; with `state_window` W, `[W, B, ...]`, whose last slot is read. Outputs: y like
-    x, and the state after the last position (slot j of W: after position `S - W + j`; zeros before the first).
-    Axes before the last one (`ndim` 2, 3) are padded with zeros on both sides to keep their extent.
+    Inputs: x `[B, C, ..., S]` (`channels_last`: `[B, S, d1, ..., dn]` with C their product), weight `[C, 1, k...]`,
+    bias `[C]`, past state `[B, C, ..., (k - 1) dilation]`; with `state_window` W, `[W, B, ...]`, whose last slot is
+    read. Outputs: y like x, and the state after the last position (slot j of W: after position `S - W + j`; zeros
+    before the first). Axes before the last one (`ndim` 2, 3) are padded with zeros on both sides to keep their extent.
     """
     x, weight, past = required(inputs, 0, "input"), required(inputs, 1, "weight"), given(inputs, 3)
     _refuse_device_only(attributes)
@@ -111,10 +111,11 @@ def _refuse_device_only(attributes: Attributes) -> None:
 def linear_attention(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """Attention as a recurrence over a state `[B, G, Dk, Dv]`, one token after the other.
 
-    Inputs: query `[B, S, H Dk]`, key `[B, S, G Dk]`, value `[B, S, G Dv]`, past state (with `state_window` W, `[W, B, ...]`, whose
-    last slot is read), decay in log space `[B, S, G]` or `[B, S, G Dk]`, beta `[B, S, G]` or `[B, S, 1]`. For each token the
-    state is scaled by `exp(decay)` (gated rules), then `k (beta (v - state' k))'` is added (delta rules) or `k v'`; the output is
-    `scale * state' q`, `[B, S, max(H, G) Dv]`. Output 1 is the state after the last token (slot j: after `S - W + j`).
+    Inputs: query `[B, S, H Dk]`, key `[B, S, G Dk]`, value `[B, S, G Dv]`, past state (with `state_window` W, `[W, B,
+    ...]`, whose last slot is read), decay in log space `[B, S, G]` or `[B, S, G Dk]`, beta `[B, S, G]` or `[B, S, 1]`.
+    For each token the state is scaled by `exp(decay)` (gated rules), then `k (beta (v - state' k))'` is added (delta
+    rules) or `k v'`; the output is `scale * state' q`, `[B, S, max(H, G) Dv]`. Output 1 is the state after the last
+    token (slot j: after `S - W + j`).
     """
     query, key, value = (required(inputs, i, name) for i, name in enumerate(("query", "key", "value")))
     heads, groups = int(attributes["q_num_heads"]), int(attributes["kv_num_heads"])

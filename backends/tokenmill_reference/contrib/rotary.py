@@ -31,8 +31,8 @@ def rotated(x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> npt.N
 def rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """`com.microsoft.RotaryEmbedding`.
 
-    Inputs: x `[batch, sequence, heads * D]` or `[batch, heads, sequence, D]`, position ids (`[1]`, the first position, or
-    `[batch, sequence]`), cosine and sine `[positions, R / 2]`.
+    Inputs: x `[batch, sequence, heads * D]` or `[batch, heads, sequence, D]`, position ids (`[1]`, the first position,
+    or `[batch, sequence]`), cosine and sine `[positions, R / 2]`.
     """
     x, positions = required(inputs, 0, "input"), required(inputs, 1, "position_ids")
     cosine, sine = required(inputs, 2, "cos_cache"), required(inputs, 3, "sin_cache")
@@ -43,10 +43,11 @@ def rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int) -> Ou
 
 
 def multimodal_rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """`com.microsoft.MRotaryEmbedding`: position ids `[3, batch, sequence]`; each angle follows one of the three streams.
+    """`com.microsoft.MRotaryEmbedding`: position ids `[3, batch, sequence]`; each angle follows one of the three
+    streams.
 
-    `mrope_section` gives the number of angles per stream, in three runs (`mrope_layout` 0) or interleaved (1: every third
-    angle from the second on follows the height, from the third on the width, as long as their section lasts).
+    `mrope_section` gives the number of angles per stream, in three runs (`mrope_layout` 0) or interleaved (1: every
+    third angle from the second on follows the height, from the third on the width, as long as their section lasts).
     """
     x, positions = required(inputs, 0, "input"), required(inputs, 1, "position_ids")
     cosine, sine = required(inputs, 2, "cos_cache"), required(inputs, 3, "sin_cache")
@@ -70,7 +71,8 @@ def multimodal_rotary_embedding(inputs: Inputs, attributes: Attributes, outputs:
 
 
 def gemma_rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    """`com.microsoft.GemmaRotaryEmbedding`: angles `[batch, sequence, D] float32`, then q, rotated q, k, rotated k (float16).
+    """`com.microsoft.GemmaRotaryEmbedding`: angles `[batch, sequence, D] float32`, then q, rotated q, k, rotated k
+    (float16).
 
     Cosine and sine are rounded to float16 before they are used, as in the model that it was taken from.
     """

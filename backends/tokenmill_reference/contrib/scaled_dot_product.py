@@ -11,7 +11,9 @@ from tokenmill_reference.contrib.convention import Array, wide
 
 @frozen(eq=False)
 class Attended:
-    """float64: output `[..., H, S, Dv]`; scores (scaled, capped, biased, before masking) and probabilities `[..., H, S, L]`."""
+    """float64: output `[..., H, S, Dv]`; scores (scaled, capped, biased, before masking) and probabilities `[..., H, S,
+    L]`.
+    """
 
     output: npt.NDArray[np.float64]
     scores: npt.NDArray[np.float64]
