@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenmill.contracts.answers import Accepted, Answer
 from tokenmill.contracts.fallback import HostFallback
+from tokenmill.contracts.sourcing import Progress
 from tokenmill.model.graph import OnnxGraph
 from tokenmill.model.roles import IoSpec
 
@@ -28,7 +29,9 @@ class ReferenceBackend:
     def probe(self) -> Answer:
         return Accepted("numpy runs everywhere")
 
-    def compile(self, graph: OnnxGraph, io: IoSpec | None = None) -> ReferenceExecutable:
+    def compile(
+        self, graph: OnnxGraph, io: IoSpec | None = None, progress: Progress | None = None
+    ) -> ReferenceExecutable:
         """Bind every node once.
 
         :raises UnsupportedOperatorError: names every operator that is missing, those of subgraphs included.

@@ -11,10 +11,10 @@ from tokenmill.contracts.step import Step
 from tokenmill.errors import ExecutionError, SessionClosedError
 from tokenmill.model.feeds import check_feeds
 from tokenmill.model.graph import OnnxGraph
+from tokenmill.model.host_values import HostOutput
 from tokenmill.model.roles import PortPair
 
 from tokenmill_reference.plan import UNFED, Plan
-from tokenmill_reference.values import HostOutput
 
 
 class ReferenceContext:

@@ -9,13 +9,13 @@ import numpy as np
 from tokenmill.contracts.answers import Accepted, Answer, Declined
 from tokenmill.contracts.fallback import HostOperator
 from tokenmill.errors import ModelError, OperatorError, TokenmillError, UnsupportedOperatorError
+from tokenmill.model.control_flow import CONTROL_FLOW
+from tokenmill.model.host_values import describe
 from tokenmill.model.program import Instruction
 
 from tokenmill_reference.contrib import operators as contrib_operators
-from tokenmill_reference.control_flow import CONTROL_FLOW
 from tokenmill_reference.standard import bind_standard, standard_answer
 from tokenmill_reference.standard_own import own_operator
-from tokenmill_reference.values import describe
 
 #: `f(inputs, attributes, number of outputs asked for)`.
 PlainOperator = Callable[[Sequence[Any], Mapping[str, Any], int], Sequence[Any]]

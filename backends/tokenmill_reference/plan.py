@@ -10,9 +10,8 @@ from attrs import field, frozen
 from tokenmill.contracts.answers import Accepted, Answer, Declined
 from tokenmill.contracts.fallback import HostFallback, HostOperator
 from tokenmill.errors import UnsupportedOperatorError
+from tokenmill.model.control_flow import CONTROL_FLOW, Body
 from tokenmill.model.program import Instruction, Program
-
-from tokenmill_reference.control_flow import CONTROL_FLOW, Body
 
 #: Takes inputs and the captured values of each body, by its attribute name.
 ControlFlow = Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]]

@@ -146,12 +146,8 @@ def assemble(
     tracer = make_tracer(opened.config, opened.registry) if tracer is None else tracer
     backend, backend_decision = select_backend(registry=opened.registry, config=opened.config)
     routers, routers_decision = make_routers(opened.registry)
-    progress.start(f"compiling for {backend.name}")
-    try:
-        with tracer.span("compile", backend=backend.name):
-            executable = backend.compile(opened.decoder.graph, opened.decoder.io)
-    finally:
-        progress.finish()
+    with tracer.span("compile", backend=backend.name):
+        executable = backend.compile(opened.decoder.graph, opened.decoder.io, progress)
     try:
         groups, cache_decisions = select_strategies(opened.groups, executable, opened.config, opened.registry)
     except BaseException:

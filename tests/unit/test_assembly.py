@@ -75,7 +75,7 @@ class Device:
     def probe(self) -> Any:
         return Accepted(f"{self.options}")
 
-    def compile(self, graph: Any, io: Any = None) -> Any:
+    def compile(self, graph: Any, io: Any = None, progress: Any = None) -> Any:
         raise NotImplementedError
 
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from attrs import field, frozen
 
 from tokenmill.contracts.answers import Answer, Declined
+from tokenmill.contracts.sourcing import Progress
 from tokenmill.contracts.step import Step
 from tokenmill.model.graph import OnnxGraph
 from tokenmill.model.roles import IoSpec, PortPair
@@ -148,7 +149,7 @@ class Context(Protocol):
 
         :param feeds: host values of every input that is not bound, by port name.
         :param step: what of the logits is wanted; None runs the whole graph as it stands and returns every output. With
-            `last` the logits may come with one row, with `token` the port may be missing and `take_token` holds the answer.
+            `last` and `token` the logits may come with the last row alone.
         :raises OperatorError: inputs that an operator cannot take.
         """
 
@@ -221,8 +222,10 @@ class Backend(Protocol):
     def probe(self) -> Answer:
         """Whether it can run here: drivers, instruction sets, libraries. Cheap, and never raises."""
 
-    def compile(self, graph: OnnxGraph, io: IoSpec | None = None) -> Executable:
+    def compile(self, graph: OnnxGraph, io: IoSpec | None = None, progress: Progress | None = None) -> Executable:
         """Compile a graph. `io` names the roles of a decoder's ports; None is any graph.
+
+        :param progress: told of what takes long: packing weights, compiling kernels.
 
         :raises UnsupportedOperatorError: names every operator that neither the backend nor its fallback has.
         """

@@ -16,5 +16,5 @@ class GoodBackend:
             f"level {self.options.level}, threads {self.options.threads}, host operators of {self.fallback.provider}"
         )
 
-    def compile(self, graph, io=None):
+    def compile(self, graph, io=None, progress=None):
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Outputs on the host."""
+"""Values on the host: what a run gives back, and how a message describes one."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 from attrs import frozen
-from tokenmill.errors import OperatorError
-from tokenmill.model.program import Instruction
 
-from tokenmill_reference.values import describe
+from tokenmill.errors import OperatorError
+from tokenmill.model.host_values import describe
+from tokenmill.model.program import Instruction
 
 
 @frozen(eq=False)
