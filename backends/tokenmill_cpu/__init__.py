@@ -1,0 +1,1 @@
+"""Runs ONNX graphs on the CPU with kernels compiled by numba."""

@@ -1,0 +1,70 @@
+"""What operators have at hand during a run: launches, bound storage, scratch memory. One per context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tokenmill_cpu.binding import PortBinding
+from tokenmill_cpu.launch import Kernel
+from tokenmill_cpu.pool import DecodePool
+
+_BLOCK_BYTES = 512
+
+
+class Frame:
+    """State of one context's runs.
+
+    :param threads: parts that a large launch is split into.
+    """
+
+    def __init__(self, pool: DecodePool, threads: int) -> None:
+        self.threads = threads
+        self.last_row_only = False
+        """Whether of the logits only the last row is wanted."""
+        self.host_calls = 0
+        """Nodes that ran through the host fallback."""
+        self.bound: dict[int, PortBinding] = {}
+        """Bound storage by the `id` of the view that stands for the past during a run."""
+        self._pool = pool
+        self._error = np.zeros(1, np.int64)
+        self._error_address = self._error.ctypes.data
+        self._block = np.zeros(_BLOCK_BYTES // 8, np.int64)
+        self._block_bytes = memoryview(self._block).cast("B")
+        self._block_address = self._block.ctypes.data
+        self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
+
+    def launch(self, kernel: Kernel, parts: int, *words: Any) -> None:
+        """Run a kernel now, split into `parts`; returns when all have finished.
+
+        :param words: of its argument block, behind the error word.
+        """
+        kernel.pack_into(self._block_bytes, 0, self._error_address, *words)
+        self._pool.launch(kernel.address, self._block_address, parts)
+
+    def scratch(self, name: str, nbytes: int) -> int:
+        """Address of at least `nbytes` bytes at a multiple of 64, which an operator uses within one call of `run`."""
+        held = self._scratch.get(name)
+        if held is None or held.nbytes < nbytes + 64:
+            held = self._scratch[name] = np.empty(nbytes + nbytes // 4 + 64, np.uint8)
+        address = held.ctypes.data
+        return address + -address % 64
+
+    @property
+    def scratch_bytes(self) -> int:
+        return sum(held.nbytes for held in self._scratch.values())
+
+    def take_error(self) -> int:
+        """The error word; clears it."""
+        word = int(self._error[0])
+        if word:
+            self._error[0] = 0
+        return word
+
+
+def address_of(array: npt.NDArray[Any]) -> int:
+    """Address of an array's first item."""
+    address: int = array.__array_interface__["data"][0]
+    return address

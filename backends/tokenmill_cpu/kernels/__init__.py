@@ -1,0 +1,1 @@
+"""Compiled kernels, by what they compute. Nothing here knows of ONNX nodes."""

@@ -1,0 +1,1 @@
+"""Vectors as values: explicit SIMD for kernels."""
