@@ -29,7 +29,7 @@ from tokenmill.settings import DEFAULT, Origin, Setting, structure, unknown_key
 from tokenmill.trace import NO_TRACE, Tracer
 
 #: General settings that go to a contribution whose own options have a field of that name.
-HANDED_OVER = {"backend": ("threads", "precision"), "cache": ("dtype",)}
+HANDED_OVER = {"backend": ("threads", "precision"), "cache": ("dtype", "max_len")}
 
 
 def select_backend(

@@ -7,7 +7,7 @@ the *group cache*, which holds one session's state. Protocol of a step: `before`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 from attrs import frozen
 
 from tokenmill.contracts.answers import Answer
-from tokenmill.contracts.backend import Context, Executable, Value
+from tokenmill.contracts.backend import Binding, Context, Executable, Value
 from tokenmill.contracts.step import Step
 from tokenmill.model.graph import Port
 from tokenmill.model.roles import PortPair
@@ -27,7 +27,8 @@ GroupKind = Literal["growing", "windowed", "recurrent", "borrowed"]
 class CachedPort:
     """One past/present pair of a group with its resolved geometry.
 
-    :param shape: of the past, batch 1, with `sequence_axis` at extent 0 for growing state, full extent for fixed state.
+    :param shape: of the past, batch 1, with `sequence_axis` at extent 0 for growing state, full extent for fixed state. Another
+        extent of 0 is one that nothing states: it shows in the first present.
     :param sequence_axis: axis that grows with the tokens; None for a recurrent state.
     """
 
@@ -37,6 +38,11 @@ class CachedPort:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     sequence_axis: int | None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every extent is known before the first step."""
+        return all(extent > 0 for axis, extent in enumerate(self.shape) if axis != self.sequence_axis)
 
     def extent(self, length: int) -> tuple[int, ...]:
         """The shape with `length` entries on the sequence axis."""
@@ -64,12 +70,17 @@ class CacheMark:
 
 @frozen(eq=False)
 class LentPort:
-    """A borrowed view of one past port, without a copy. `check()` raises StaleViewError once the lender has moved on."""
+    """A borrowed view of one past port, without a copy. `check()` raises StaleViewError once the lender has moved on.
+
+    :param value: a read-only array of the first `length` entries; None where the host cannot see them.
+    :param binding: the lender's storage, for `Context.adopt` on the same device; None when it has none.
+    """
 
     port: str
     length: int
-    value: Any
-    check: Any
+    value: npt.NDArray[Any] | None
+    check: Callable[[], None]
+    binding: Binding | None = None
 
 
 class GroupCache(Protocol):

@@ -21,6 +21,10 @@ class StepInput(Protocol):
     def source(self) -> str:
         """What it carries, for `inspect`: `token_ids`, `attention_mask`, `position_ids`, `routed`, ..."""
 
+    @property
+    def supplied(self) -> bool:
+        """The caller gives its value with each step, in `step.routed` under the port's name; else it is generated."""
+
     def prepare(self, step: Step) -> None:
         """Check the step. Raises StepError before anything changes."""
 
