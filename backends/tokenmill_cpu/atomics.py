@@ -1,8 +1,5 @@
 """Words in memory that several threads read and write, for the decode pool."""
 
-# numba's typing of intrinsics has no annotations to check.
-# mypy: disable-error-code="no-untyped-def"
-
 from __future__ import annotations
 
 import llvmlite.ir as ir

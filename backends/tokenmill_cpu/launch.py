@@ -73,20 +73,20 @@ def kernel(words: str) -> Callable[[Callable[[int, int, int], None]], Kernel]:
 
 
 @intrinsic
-def word(typing_context, args, position):  # type: ignore[no-untyped-def]
+def word(typing_context, args, position):
     """`word(args, i) -> int64`: the block's word `i`."""
 
-    def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, values):
         return builder.load(_at(builder, values[0], values[1], ir.IntType(64)))
 
     return types.int64(types.int64, types.int64), generate
 
 
 @intrinsic
-def number(typing_context, args, position):  # type: ignore[no-untyped-def]
+def number(typing_context, args, position):
     """`number(args, i) -> float64`: the block's word `i`."""
 
-    def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, values):
         return builder.load(_at(builder, values[0], values[1], ir.DoubleType()))
 
     return types.float64(types.int64, types.int64), generate
@@ -98,10 +98,10 @@ def _at(builder: ir.IRBuilder, base: ir.Value, position: ir.Value, element: ir.T
 
 
 @intrinsic
-def report(typing_context, args, flags):  # type: ignore[no-untyped-def]
+def report(typing_context, args, flags):
     """`report(args, flags)`: set bits of the error word."""
 
-    def generate(context, builder, signature, values):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, values):
         integer = ir.IntType(64)
         target = builder.load(builder.inttoptr(values[0], integer.as_pointer()))
         builder.atomic_rmw("or", builder.inttoptr(target, integer.as_pointer()), values[1], "monotonic")

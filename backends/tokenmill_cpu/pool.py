@@ -73,18 +73,18 @@ class _Native:
             self.wait = wait = njit("boolean(int64, int64, int64)", **options)(_wait)
 
             @njit("boolean(int64, int64, int64, int64, int64)", **options)
-            def launch(control, kernel, args, parts, turns):  # type: ignore[no-untyped-def]
+            def launch(control, kernel, args, parts, turns):
                 publish(control, kernel, args, parts)
                 take_parts(control)
                 return wait(control, parts, turns)
 
             @njit("void(int64, int64, int64)", **options)
-            def launch_alone(kernel, args, parts):  # type: ignore[no-untyped-def]
+            def launch_alone(kernel, args, parts):
                 for part in range(parts):
                     call_kernel(kernel, args, part, parts)
 
             @njit("void(int64, int64)", **options)
-            def serve(control, turns):  # type: ignore[no-untyped-def]
+            def serve(control, turns):
                 idle = 0
                 while idle < turns and load_word(control + _STOP) == 0:
                     ticket = load_word(control + _TICKET)
