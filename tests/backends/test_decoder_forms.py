@@ -47,6 +47,8 @@ class Oracle:
     def __init__(self, model: onnx.ModelProto) -> None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3
+        # Its optimizer would fuse block-dequantized matmuls, and round their activations to int8.
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         self._session = onnxruntime.InferenceSession(model.SerializeToString(), options)
         element = model.graph.input[1].type.tensor_type.elem_type
         dtype = onnx.helper.tensor_dtype_to_np_dtype(element)
