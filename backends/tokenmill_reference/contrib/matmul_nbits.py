@@ -17,7 +17,8 @@ def matmul_nbits(inputs: Inputs, attributes: Attributes, outputs: int) -> Output
 
     Inputs: A `[..., K]` float, B `[N, blocks, block_size * bits / 8] uint8`, scales `[N, blocks]` of A's type, zero
     points (none, packed `[N, ceil(blocks * bits / 8)] uint8`, or `[N, blocks]` float), g_idx `[K] int32` (the block of
-    each input feature), bias `[N]`. `accuracy_level` permits rounding A and is not used: this is the exact product.
+    each input feature), bias `[N]`. The product is in float32; with `accuracy_level` 4, A is rounded to int8 first
+    where `rounds_activations` says so.
     """
     a, packed = required(inputs, 0, "A"), required(inputs, 1, "B")
     refuse(
@@ -31,12 +32,41 @@ def matmul_nbits(inputs: Inputs, attributes: Attributes, outputs: int) -> Output
     y = np.zeros((*a.shape[:-1], n), np.float32)
     if packed.size:
         rows = a.astype(np.float32)
+        if rounds_activations(inputs, attributes):
+            rows = rounded_to_int8(rows, int(attributes["block_size"]))
         for start in range(0, n, ROWS_AT_A_TIME):
             part = slice(start, min(start + ROWS_AT_A_TIME, n))
             y[..., part] = rows @ dequantized(inputs, attributes, part).T
     if bias is not None:
         y += bias.astype(np.float32)
     return [y.astype(a.dtype)]
+
+
+def rounds_activations(inputs: Inputs, attributes: Attributes) -> bool:
+    """Whether A takes part as int8.
+
+    `accuracy_level` 4 permits it, and onnxruntime's CPU provider makes use of that for constant weights of these widths
+    and blocks, with packed zero points or none, and in order. Models are exported, and their quality is measured, with
+    that rounding: it moves logits by percents, so the definition here has it, too.
+    """
+    if int(attributes.get("accuracy_level", 0)) != 4:
+        return False
+    zero_points, group = given(inputs, 3), given(inputs, 4)
+    if (zero_points is not None and zero_points.dtype != np.uint8) or (group is not None and group.size):
+        return False
+    block_sizes = (32, 64, 128) if int(attributes.get("bits", 4)) == 2 else (16, 32, 64, 128, 256)
+    return int(attributes["block_size"]) in block_sizes
+
+
+def rounded_to_int8(rows: npt.NDArray[np.float32], block_size: int) -> npt.NDArray[np.float32]:
+    """Each block of features to the nearest of the 255 multiples of its largest magnitude / 127, ties to even."""
+    extent = rows.shape[-1]
+    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -extent % block_size)])
+    blocks = padded.reshape(*rows.shape[:-1], -1, block_size)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    codes = np.rint(blocks * inverse)
+    return (codes * (largest / np.float32(127))).reshape(padded.shape)[..., :extent]
 
 
 def dequantized(inputs: Inputs, attributes: Attributes, rows: slice = slice(None)) -> npt.NDArray[np.float32]:

@@ -3,9 +3,8 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import distance, run_in_onnxruntime
 from tokenmill.errors import OperatorError
-from tokenmill_reference.contrib.matmul_nbits import dequantized, matmul_nbits
+from tokenmill_reference.contrib.matmul_nbits import dequantized, matmul_nbits, rounded_to_int8
 
 CONSTANTS = (1, 2, 3, 4, 5)
 
@@ -103,17 +102,35 @@ def test_more_features_than_are_dequantized_at_a_time(agrees, rng):
     agrees("MatMulNBits", inputs, attributes, terms=32, constants=CONSTANTS)
 
 
-def test_accuracy_level_4_of_onnxruntime_is_this_product_of_activations_rounded_to_int8(rng):
-    """What explains the percents between float products and models exported with accuracy_level 4."""
-    inputs, attributes = node(rng, k=64, zero_points="packed")
-    expected = run_in_onnxruntime("MatMulNBits", inputs[:4], {**attributes, "accuracy_level": 4}, constants=(1, 2, 3))[
-        0
-    ]
-    blocks = inputs[0].reshape(2, 3, 2, 32)
-    scale = np.abs(blocks).max(axis=-1, keepdims=True) / np.float32(127)
-    rounded = (np.rint(blocks / scale) * scale).reshape(2, 3, 64)
-    assert distance(matmul_nbits([rounded, *inputs[1:]], attributes, 1)[0], expected, 64) < 1
-    assert distance(matmul_nbits(inputs, attributes, 1)[0], expected, 64) > 1
+@pytest.mark.parametrize("block_size", [16, 32, 64, 128, 256])
+@pytest.mark.parametrize("zero_points", [None, "packed", "float"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_accuracy_level_4_rounds_activations_where_onnxruntime_does(agrees, rng, bits, zero_points, block_size, dtype):
+    if bits == 8 and zero_points == "float":
+        pytest.skip("onnxruntime refuses float zero points of 8-bit weights")
+    k = 300 if block_size > 64 else 70
+    inputs, attributes = node(rng, k=k, bits=bits, zero_points=zero_points, block_size=block_size, dtype=dtype)
+    inputs[0][0, 0, :block_size] = 0  # a block without a largest magnitude
+    agrees("MatMulNBits", inputs, {**attributes, "accuracy_level": 4}, terms=k, constants=CONSTANTS)
+
+
+def test_accuracy_level_4_with_a_group_index_rounds_nothing(agrees, rng):
+    inputs, attributes = node(rng)
+    inputs[4] = rng.integers(0, 3, 70).astype(np.int32)
+    agrees("MatMulNBits", inputs, {**attributes, "accuracy_level": 4}, terms=70, constants=CONSTANTS)
+
+
+def test_rounded_activations_are_within_half_a_step(rng):
+    rows = rng.standard_normal((2, 3, 70)).astype(np.float32)
+    rounded = rounded_to_int8(rows, 32)
+    assert rounded.shape == rows.shape
+    for start in range(0, 70, 32):
+        block, moved = rows[..., start : start + 32], rounded[..., start : start + 32]
+        step = np.abs(block).max(axis=-1, keepdims=True) / 127
+        # Half a step, and a few roundings of float32 on 127 steps.
+        assert (np.abs(moved - block) <= step * (0.5 + 127 * 4 * np.finfo(np.float32).eps)).all()
+        assert len(np.unique(np.rint(moved / step))) > 1
 
 
 @pytest.mark.parametrize("change", [{"bits": 3}, {"weight_prepacked": 1}])
