@@ -93,8 +93,9 @@ def read_blocks(tensor: ReaderTensor) -> Blocks:
             remedy="export the model to ONNX instead",
         )
     read = known[tensor.tensor_type]
-    parts = [read(tensor.data[start : start + _ROWS]) for start in range(0, len(tensor.data), _ROWS)]
-    blocks = stacked(parts)
+    # What is not finite is refused below, in words.
+    with np.errstate(invalid="ignore", over="ignore"):
+        blocks = stacked([read(tensor.data[start : start + _ROWS]) for start in range(0, len(tensor.data), _ROWS)])
     if not np.isfinite(blocks.scales).all() or (
         blocks.zero_points is not None and not np.isfinite(blocks.zero_points).all()
     ):

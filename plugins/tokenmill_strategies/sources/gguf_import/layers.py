@@ -9,8 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gguf import dequantize
 from numpy.typing import NDArray
 from tokenmill.contracts.sourcing import Progress
+from tokenmill.errors import SourceError
 
 from tokenmill_strategies.sources.gguf_import.architecture import Architecture
 from tokenmill_strategies.sources.gguf_import.blocks import BLOCK, Blocks, read_blocks, stacked
@@ -42,7 +44,10 @@ class LayerWriter:
     def _vector(self, name: str, size: int) -> NDArray[Any]:
         tensor = self.file.tensor(name, [size])
         self._progress.advance(float(tensor.n_bytes))
-        return np.asarray(tensor.data).astype(np.float32)
+        vector = np.asarray(dequantize(tensor.data, tensor.tensor_type), np.float32)
+        if not np.isfinite(vector).all():
+            raise SourceError(f"the tensor '{name}' has weights that are not finite", remedy="fetch the file again")
+        return vector
 
     def matrix(self, name: str, rows: int, columns: int, order: NDArray[Any] | None = None) -> Blocks:
         """A matrix of the file, its rows in another order if one is given."""
