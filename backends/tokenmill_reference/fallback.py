@@ -82,15 +82,19 @@ def _guarded(instruction: Instruction, operator: HostOperator) -> HostOperator:
             # Overflow, division by zero and NaN are results in ONNX, not warnings.
             with np.errstate(all="ignore"):
                 return [np.asarray(value) if isinstance(value, np.generic) else value for value in operator(inputs)]
+        except OperatorError as error:
+            why = f"{error.what}: {error.why}" if error.why else error.what
+            raise OperatorError(_refusal(instruction, inputs), why=why, remedy=error.remedy) from error
         except TokenmillError:
             raise
         except Exception as error:
-            raise OperatorError(
-                f"{instruction.title} cannot take {', '.join(describe(value) for value in inputs) or 'no inputs'}",
-                why=_reason(error),
-            ) from error
+            raise OperatorError(_refusal(instruction, inputs), why=_reason(error)) from error
 
     return call
+
+
+def _refusal(instruction: Instruction, inputs: Sequence[Any]) -> str:
+    return f"{instruction.title} cannot take {', '.join(describe(value) for value in inputs) or 'no inputs'}"
 
 
 def _reason(error: BaseException) -> str:

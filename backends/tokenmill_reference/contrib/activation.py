@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from tokenmill_reference.contrib.convention import (
     Inputs,
     Operator,
     Outputs,
+    fits,
     given,
     required,
     wide,
@@ -44,27 +46,39 @@ def gelu_tanh(x: Wide) -> Wide:
 
 
 def swiglu(
-    gate: Wide, up: Wide, *, alpha: float = 1.0, beta: float = 0.0, limit: float = math.inf, limit_after: bool = False
+    gate: Wide,
+    up: Wide,
+    *,
+    alpha: float = 1.0,
+    beta: float = 0.0,
+    limit: float = math.inf,
+    limit_after: bool = False,
+    opened_as: np.dtype[Any] | None = None,
 ) -> Wide:
     """`G sigmoid(alpha G) (L + beta)` with the gate clamped from above and the other half on both sides.
 
     :param limit_after: clamp the activated gate in place of the gate.
+    :param opened_as: type that the activated gate is rounded to on the way.
     """
     if limit_after:
         opened = np.minimum(silu(gate, alpha), limit)
     else:
         opened = silu(np.minimum(gate, limit), alpha)
+    if opened_as is not None:
+        opened = wide(opened.astype(opened_as))
     return opened * (np.clip(up, -limit, limit) + beta)
 
 
 def _gelu(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    x = required(inputs, 0, "X")
-    return [gelu(wide(x) + wide_or(given(inputs, 1))).astype(x.dtype)]
+    x, bias = required(inputs, 0, "X"), given(inputs, 1)
+    fits(bias, "bias", x.shape[-1] if x.ndim else None)
+    return [gelu(wide(x) + wide_or(bias)).astype(x.dtype)]
 
 
 def _fast_gelu(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
-    x = required(inputs, 0, "X")
-    return [gelu_tanh(wide(x) + wide_or(given(inputs, 1))).astype(x.dtype)]
+    x, bias = required(inputs, 0, "X"), given(inputs, 1)
+    fits(bias, "bias", x.shape[-1] if x.ndim else None)
+    return [gelu_tanh(wide(x) + wide_or(bias)).astype(x.dtype)]
 
 
 def _quick_gelu(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
@@ -86,18 +100,22 @@ def _swiglu(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     gate, up = required(inputs, 0, "gate"), given(inputs, 1)
     halves: list[Array] = list(np.split(gate, 2, axis=-1)) if up is None else [gate, up]
     limit = float(attributes.get("limit", 0.0))
+    fits(halves[1], "up", *halves[0].shape)
     y = swiglu(
         wide(halves[0]),
         wide(halves[1]),
         alpha=float(attributes.get("activation_alpha", 1.0)),
         beta=float(attributes.get("activation_beta", 0.0)),
         limit=limit if limit > 0 else math.inf,
+        opened_as=gate.dtype if attributes.get("round_activation", 0) else None,
     )
     return [y.astype(gate.dtype)]
 
 
 def _bias_add(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     x, bias, skip = (required(inputs, i, name) for i, name in enumerate(("X", "bias", "skip")))
+    fits(bias, "bias", x.shape[-1])
+    fits(skip, "skip", *x.shape)
     return [(wide(x) + wide(bias) + wide(skip)).astype(x.dtype)]
 
 
@@ -107,6 +125,8 @@ def _gated_add(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """
     x, y, gate = (required(inputs, i, name) for i, name in enumerate(("X", "Y", "gate")))
     weight = given(inputs, 3)
+    fits(y, "Y", *x.shape)
+    fits(gate, "gate", *x.shape[:-1], 1 if weight is None else weight.shape[0])
     if weight is not None:
         projected = (wide(gate) @ wide(weight)).astype(x.dtype)
         gate = sigmoid(wide(projected)).astype(x.dtype)

@@ -54,6 +54,23 @@ def wide_or(value: Array | None, default: float = 0.0) -> npt.NDArray[np.float64
     return np.float64(default) if value is None else wide(value)  # type: ignore[return-value]
 
 
+def fits(value: Array | None, name: str, *extents: int | None) -> None:
+    """Check a shape that numpy would broadcast in silence; an omitted input fits.
+
+    :param extents: one per axis, None for any.
+    :raises OperatorError: naming both shapes.
+    """
+    if value is None:
+        return
+    refuse(
+        value.ndim != len(extents)
+        or any(want not in (None, got) for got, want in zip(value.shape, extents, strict=True)),
+        f"{name} of shape {list(value.shape)}",
+        f"the other inputs and the attributes require {['any' if want is None else want for want in extents]}",
+        "feed inputs of one and the same step, or export again",
+    )
+
+
 def refuse(condition: object, what: str, why: str, remedy: str = "") -> None:
     """Refuse a variant or shape that the definition leaves out.
 

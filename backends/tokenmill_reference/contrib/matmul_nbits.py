@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenmill_reference.contrib.blocks import per_element, unpack, zero_points_of
-from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, given, refuse, required
+from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, fits, given, refuse, required
 
 #: Output features that are dequantized at a time: bounds the float32 copy of a vocabulary-sized weight.
 ROWS_AT_A_TIME = 4096
@@ -27,8 +27,10 @@ def matmul_nbits(inputs: Inputs, attributes: Attributes, outputs: int) -> Output
         "the weight is in the private layout of one CUDA device",
         "export without prepacking",
     )
-    n = int(attributes["N"])
+    n, k = int(attributes["N"]), int(attributes["K"])
     bias = given(inputs, 5)
+    fits(a, "A", *(None,) * (a.ndim - 1), k)
+    fits(bias, "bias", n)
     y = np.zeros((*a.shape[:-1], n), np.float32)
     if packed.size:
         rows = a.astype(np.float32)
@@ -80,12 +82,25 @@ def dequantized(inputs: Inputs, attributes: Attributes, rows: slice = slice(None
         "export with one of these widths",
     )
     blocks = -(-k // block_size)
-    packed = required(inputs, 1, "B").reshape(n, -1)[rows]
+    stored_codes = required(inputs, 1, "B")
+    refuse(
+        stored_codes.size != n * blocks * block_size * bits // 8,
+        f"B of shape {list(stored_codes.shape)}",
+        f"N={n}, K={k}, block_size={block_size} and bits={bits} require {[n, blocks, block_size * bits // 8]}",
+        "export the weight again",
+    )
+    packed = stored_codes.reshape(n, -1)[rows]
     codes = unpack(packed, bits)[:, :k].astype(np.float32)
     scales = required(inputs, 2, "scales").reshape(n, blocks)[rows].astype(np.float32)
     stored = given(inputs, 3)
     zero_points = zero_points_of(None if stored is None else stored.reshape(n, -1)[rows], bits, scales.shape)
     group = given(inputs, 4)
+    refuse(
+        group is not None and group.size and (group.size < k or group.min() < 0 or group.max() >= blocks),
+        f"g_idx of {0 if group is None else group.size} features",
+        f"each of the {k} input features needs a block from 0 to {blocks - 1}",
+        "export the weight again",
+    )
     return (codes - _spread(zero_points, block_size, k, group)) * _spread(scales, block_size, k, group)
 
 

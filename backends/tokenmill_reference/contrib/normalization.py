@@ -12,6 +12,7 @@ from tokenmill_reference.contrib.convention import (
     Inputs,
     Operator,
     Outputs,
+    fits,
     given,
     refuse,
     required,
@@ -54,6 +55,7 @@ def skip_simplified_layer_normalization(inputs: Inputs, attributes: Attributes, 
     Outputs: normalized, mean (not defined: zeros), factor, sum.
     """
     x, skip, gamma = (required(inputs, i, name) for i, name in enumerate(("input", "skip", "gamma")))
+    _check_skip(x, skip, gamma=gamma, bias=given(inputs, 3))
     total = wide(x) + wide(skip) + wide_or(given(inputs, 3))
     normal, inverse = root_mean_square_scaled(total, float(attributes.get("epsilon", 1e-12)))
     mean = np.zeros_like(inverse)
@@ -66,6 +68,7 @@ def skip_layer_normalization(inputs: Inputs, attributes: Attributes, outputs: in
     Outputs: normalized, mean, 1 / deviation, sum.
     """
     x, skip, gamma = (required(inputs, i, name) for i, name in enumerate(("input", "skip", "gamma")))
+    _check_skip(x, skip, gamma=gamma, beta=given(inputs, 3), bias=given(inputs, 4))
     total = wide(x) + wide(skip) + wide_or(given(inputs, 4))
     mean = total.mean(axis=-1, keepdims=True)
     normal, inverse = root_mean_square_scaled(total - mean, float(attributes.get("epsilon", 1e-12)))
@@ -81,12 +84,26 @@ def gated_rms_norm(inputs: Inputs, attributes: Attributes, outputs: int) -> Outp
         f"activation={activation!r} of GatedRMSNorm",
         "silu, swish and sigmoid are defined",
     )
+    fits(gate, "gate", *x.shape)
+    refuse(
+        scale.ndim != 1 or x.shape[-1] % scale.size,
+        f"scale of shape {list(scale.shape)}",
+        f"the {x.shape[-1]} features are no multiple of it",
+    )
     runs = x.reshape(*x.shape[:-1], -1, scale.size)
     normal, _ = root_mean_square_scaled(runs, float(attributes.get("epsilon", 1e-5)))
     opening = sigmoid(wide(gate))
     if activation != "sigmoid":
         opening = opening * wide(gate)
     return [((normal * wide(scale)).reshape(x.shape) * opening).astype(x.dtype)]
+
+
+def _check_skip(x: Array, skip: Array, **vectors: Array | None) -> None:
+    """`skip` may leave out the batch, or have one for all."""
+    if skip.shape not in (x.shape[1:], (1, *x.shape[1:])):
+        fits(skip, "skip", *x.shape)
+    for name, vector in vectors.items():
+        fits(vector, name, x.shape[-1])
 
 
 def _stash(x: Array) -> type[np.floating]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, refuse, required, wide
+from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, fits, refuse, required, wide
 
 
 def rotated(x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> npt.NDArray[np.float64]:
@@ -36,9 +36,11 @@ def rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int) -> Ou
     """
     x, positions = required(inputs, 0, "input"), required(inputs, 1, "position_ids")
     cosine, sine = required(inputs, 2, "cos_cache"), required(inputs, 3, "sin_cache")
-    sequence = x.shape[1] if x.ndim == 3 else x.shape[2]
+    batch, sequence = _batch_and_sequence(x)
     if positions.size == 1 and positions.ndim < 2:
-        positions = np.broadcast_to(positions.reshape(1, 1) + np.arange(sequence), (x.shape[0], sequence))
+        positions = np.broadcast_to(positions.reshape(1, 1) + np.arange(sequence), (batch, sequence))
+    fits(positions, "position_ids", batch, sequence)
+    _check_angles(cosine, sine, positions)
     return [_rotated_heads(x, attributes, cosine[positions], sine[positions])]
 
 
@@ -65,6 +67,8 @@ def multimodal_rotary_embedding(inputs: Inputs, attributes: Attributes, outputs:
         stream[2 : 3 * sections[2] : 3] = 2
     else:
         stream = np.repeat(np.arange(3), sections)
+    fits(positions, "position_ids", 3, *_batch_and_sequence(x))
+    _check_angles(cosine, sine, positions)
     where = np.moveaxis(positions[stream], 0, -1)  # [batch, sequence, half]
     angle = np.arange(half)
     return [_rotated_heads(x, attributes, cosine[where, angle], sine[where, angle])]
@@ -84,11 +88,37 @@ def gemma_rotary_embedding(inputs: Inputs, attributes: Attributes, outputs: int)
     return [(q * cosine + q_rotated * sine).astype(dtype), (k * cosine + k_rotated * sine).astype(dtype)]
 
 
+def _batch_and_sequence(x: Array) -> tuple[int, int]:
+    refuse(
+        x.ndim not in (3, 4),
+        f"a rotary embedding of an input of rank {x.ndim}",
+        "[batch, sequence, heads * D] and [batch, heads, sequence, D] are defined",
+    )
+    return x.shape[0], x.shape[1] if x.ndim == 3 else x.shape[2]
+
+
+def _check_angles(cosine: Array, sine: Array, positions: Array) -> None:
+    fits(sine, "sin_cache", *cosine.shape)
+    outside = positions[(positions < 0) | (positions >= cosine.shape[0])]
+    refuse(
+        outside.size,
+        f"position {outside.flat[0] if outside.size else ''}",
+        f"the caches hold the positions 0 to {cosine.shape[0] - 1}",
+        "stay within the context length that the model was exported with",
+    )
+
+
 def _rotated_heads(x: Array, attributes: Attributes, cosine: Array, sine: Array) -> Array:
     interleaved = bool(attributes.get("interleaved", 0))
     if x.ndim == 4:
         return rotated(x, cosine[:, np.newaxis], sine[:, np.newaxis], interleaved=interleaved).astype(x.dtype)
     heads = int(attributes.get("num_heads", 0)) if attributes.get("rotary_embedding_dim", 0) else 0
-    split = x.reshape(*x.shape[:2], heads or x.shape[2] // (2 * cosine.shape[-1]), -1)
+    heads = heads or x.shape[2] // (2 * cosine.shape[-1])
+    refuse(
+        heads == 0 or x.shape[2] % heads or x.shape[2] // heads < 2 * cosine.shape[-1],
+        f"{x.shape[2]} features as {heads} heads",
+        f"the heads are not of one size of at least {2 * cosine.shape[-1]}, of which the caches hold the angles",
+    )
+    split = x.reshape(*x.shape[:2], heads, -1)
     turned = rotated(split, cosine[:, :, np.newaxis], sine[:, :, np.newaxis], interleaved=interleaved)
     return turned.reshape(x.shape).astype(x.dtype)
