@@ -17,8 +17,8 @@ from tokenmill_cpu.last_row import narrow_projection
 from tokenmill_cpu.launch import Kernel
 from tokenmill_cpu.operators.operator import Node
 from tokenmill_cpu.options import CpuOptions
-from tokenmill_cpu.plan import build_plan
 from tokenmill_cpu.pool import decode_pool
+from tokenmill_cpu.preparing import build_plan
 
 
 @define(eq=False)

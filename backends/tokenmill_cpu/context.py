@@ -14,6 +14,7 @@ from tokenmill.model.graph import OnnxGraph
 from tokenmill.model.growth import sequence_axis
 from tokenmill.model.host_values import HostOutput
 from tokenmill.model.roles import PortPair
+from tokenmill.trace import NO_TRACE, Tracer
 
 from tokenmill_cpu.binding import PortBinding
 from tokenmill_cpu.frame import Frame
@@ -24,9 +25,9 @@ from tokenmill_cpu.pool import DecodePool
 class CpuContext:
     """Runs a plan. Used by one thread at a time."""
 
-    def __init__(self, graph: OnnxGraph, plan: Plan, pool: DecodePool, threads: int) -> None:
+    def __init__(self, graph: OnnxGraph, plan: Plan, pool: DecodePool, threads: int, tracer: Tracer = NO_TRACE) -> None:
         self._graph, self._plan = graph, plan
-        self._frame = Frame(pool, threads)
+        self._frame = Frame(pool, threads, tracer)
         program = plan.program
         self._preset = {
             name for name, slot in zip(program.input_names, program.inputs, strict=True) if slot in plan.constants

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attrs import define
-from tokenmill.contracts.answers import Accepted, Answer, Declined
+from tokenmill.contracts.answers import Answer, Declined
 from tokenmill.contracts.backend import OperatorUse
 from tokenmill.model.graph import OnnxGraph
-from tokenmill.model.program import instruction_reads
 from tokenmill.model.roles import PortPair
 from tokenmill.trace import NO_TRACE, Tracer
 
+from tokenmill_cpu.appending import append_answer
 from tokenmill_cpu.context import CpuContext
-from tokenmill_cpu.plan import Call, Plan
+from tokenmill_cpu.plan import Plan
 from tokenmill_cpu.pool import DecodePool
 
 
@@ -40,32 +40,7 @@ class CpuExecutable:
         return self.plan.weight_bytes
 
     def appends_in_place(self, pair: PortPair) -> Answer:
-        """Accepted when one operator appends to the past and every other reader looks at its shape alone."""
-        program = self.plan.program
-        if pair.past not in program.input_names or pair.present not in program.output_names:
-            return Declined(f"the graph has no pair '{pair.past}', '{pair.present}'")
-        past = program.inputs[program.input_names.index(pair.past)]
-        present = program.outputs[program.output_names.index(pair.present)]
-        appenders = 0
-        for call in self.plan.calls:
-            instruction = call.instruction
-            if past not in instruction_reads(instruction):
-                continue
-            operator = call.operator if isinstance(call, Call) else None
-            if operator is None:
-                return Declined(f"{instruction.title} reads '{pair.past}' and does not append in place")
-            for position in (index for index, slot in enumerate(instruction.inputs) if slot == past):
-                if position in operator.reads_shape:
-                    continue
-                output = operator.appends.get(position)
-                if output is None or output >= len(instruction.outputs) or instruction.outputs[output] != present:
-                    return Declined(f"{instruction.title} reads '{pair.past}' and does not write '{pair.present}'")
-                appenders += 1
-        if past in program.outputs:
-            return Declined(f"'{pair.past}' is an output itself")
-        if appenders != 1:
-            return Declined(f"{appenders} operators append to '{pair.past}'", "it takes exactly one")
-        return Accepted("one append-aware operator owns past and present")
+        return append_answer(self.graph, self.plan, pair)
 
     def tolerates_capacity(self, port: str) -> Answer:
         return Declined(
@@ -80,7 +55,7 @@ class CpuExecutable:
         ]
 
     def open(self, tracer: Tracer = NO_TRACE) -> CpuContext:
-        return CpuContext(self.graph, self.plan, self.pool, self.threads)
+        return CpuContext(self.graph, self.plan, self.pool, self.threads, tracer)
 
     def close(self) -> None:
         """Nothing to release: the arrays go with the object."""

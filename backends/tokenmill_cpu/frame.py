@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tokenmill.model.program import Instruction
+from tokenmill.trace import NO_TRACE, Tracer
 
 from tokenmill_cpu.binding import PortBinding
 from tokenmill_cpu.launch import Kernel
@@ -20,7 +22,7 @@ class Frame:
     :param threads: parts that a large launch is split into.
     """
 
-    def __init__(self, pool: DecodePool, threads: int) -> None:
+    def __init__(self, pool: DecodePool, threads: int, tracer: Tracer = NO_TRACE) -> None:
         self.threads = threads
         self.last_row_only = False
         """Whether of the logits only the last row is wanted."""
@@ -28,11 +30,12 @@ class Frame:
         """Nodes that ran through the host fallback."""
         self.bound: dict[int, PortBinding] = {}
         """Bound storage by the `id` of the view that stands for the past during a run."""
-        self._pool = pool
+        self._pool, self._tracer = pool, tracer
+        self._traced: set[Instruction] = set()
         self._error = np.zeros(1, np.int64)
         self._error_address = self._error.ctypes.data
         self._block = np.zeros(_BLOCK_BYTES // 8, np.int64)
-        self._block_bytes = memoryview(self._block).cast("B")
+        self._block_bytes = self._block.data.cast("B")
         self._block_address = self._block.ctypes.data
         self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
 
@@ -55,6 +58,13 @@ class Frame:
     @property
     def scratch_bytes(self) -> int:
         return sum(held.nbytes for held in self._scratch.values())
+
+    def note_host_call(self, instruction: Instruction) -> None:
+        """Count a node that the host fallback runs, and trace it the first time."""
+        self.host_calls += 1
+        if self._tracer.enabled and instruction not in self._traced:
+            self._traced.add(instruction)
+            self._tracer.event("host_fallback", node=instruction.name, operator=instruction.title)
 
     def take_error(self) -> int:
         """The error word; clears it."""

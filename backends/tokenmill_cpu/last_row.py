@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from tokenmill.model.program import Program
 
+from tokenmill_cpu.call import Call
 from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.operators.operator import Operator
-from tokenmill_cpu.plan import Branching, Call, Plan
+from tokenmill_cpu.plan import Branching, Plan
 
 #: Operators through which a row goes by itself, whatever their other inputs are, if those are constants.
 _ELEMENT_WISE = frozenset({"Cast", "Mul", "Div", "Add", "Sub", "Tanh", "Identity", "Neg", "Clip"})

@@ -1,82 +1,68 @@
-"""A program with every node prepared, and the walk over it."""
+"""A program with every node prepared, and the walk over its calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
-import numpy as np
-from attrs import define, field, frozen
-from tokenmill.contracts.answers import Declined
-from tokenmill.contracts.fallback import HostFallback, HostOperator
-from tokenmill.errors import UnsupportedOperatorError
+from attrs import field, frozen
+from tokenmill.errors import TokenmillError
 from tokenmill.model.control_flow import CONTROL_FLOW, Body
 from tokenmill.model.program import Instruction, Program
 
-from tokenmill_cpu.frame import Frame
-from tokenmill_cpu.operators import preparation_of
-from tokenmill_cpu.operators.operator import Node, Operator
+from tokenmill_cpu.call import Call, refusal
+from tokenmill_cpu.frame import Frame, address_of
 
 UNFED = object()
 
-#: Makes a node of an instruction and its program.
-MakeNode = Callable[[Instruction, Program], Node]
-
-
-@define(eq=False)
-class Call:
-    """One instruction: our operator, the host's, or ours with the host's for inputs that ours does not take."""
-
-    program: Program
-    instruction: Instruction
-    operator: Operator | None
-    fallback: HostFallback
-    declined: str = ""
-    _host: HostOperator | None = field(default=None, init=False)
-    _unpacked: dict[int, Any] = field(factory=dict, init=False)
-
-    def run(self, frame: Frame, slots: list[Any]) -> Sequence[Any]:
-        inputs = [None if slot is None else slots[slot] for slot in self.instruction.inputs]
-        if self.operator is not None:
-            results = self.operator.run(frame, inputs)
-            if results is not NotImplemented:
-                return results
-        if self._host is None:
-            packed = () if self.operator is None else self.operator.packs
-            self._unpacked = {index: self.program.constant(self.instruction.inputs[index]) for index in packed}
-            self._host = self.fallback.bind(self.instruction)
-        for index, array in self._unpacked.items():
-            inputs[index] = array
-        frame.host_calls += 1
-        return self._host(inputs)
-
-    @property
-    def runs_on(self) -> str:
-        return "host fallback" if self.operator is None else "cpu"
+#: Takes what a call reads from the slots of a run.
+Reader = Callable[[list[Any]], Sequence[Any]]
 
 
 @frozen(eq=False)
 class Branching:
-    """A node with bodies."""
+    """A node with bodies, each a plan of its own, that run in the frame of the whole."""
 
     instruction: Instruction
-    bodies: dict[str, Plan]
-    runs_on: str = "cpu"
+    bodies: Mapping[str, Plan]
+    _operator: Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]] = field(init=False)
 
-    def run(self, frame: Frame, slots: list[Any]) -> Sequence[Any]:
-        inputs = [None if slot is None else slots[slot] for slot in self.instruction.inputs]
-        captured = {
-            name: [slots[outer] for outer, _ in body.captures] for name, body in self.instruction.bodies.items()
-        }
+    packs: frozenset[int] = field(default=frozenset(), init=False)
+    runs_on = "cpu"
+
+    @_operator.default
+    def _bound(self) -> Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]]:
+        # What a body captures comes behind the frame of the run, so that the operator is bound once for all runs.
         bodies = {
             name: Body(
-                lambda arguments, values, plan=plan: plan.run(frame, arguments, values),
+                lambda arguments, held, plan=plan: plan.run(held[0], arguments, held[1:]),  # type: ignore[misc]
                 plan.program.input_names,
                 plan.program.output_names,
             )
             for name, plan in self.bodies.items()
         }
-        return CONTROL_FLOW[self.instruction.operator](self.instruction, bodies)(inputs, captured)
+        return CONTROL_FLOW[self.instruction.operator](self.instruction, bodies)
+
+    @property
+    def reads(self) -> tuple[int | None, ...]:
+        """Slots of what `run` is given: the inputs, then what each body captures."""
+        captured = (outer for plan in self.bodies.values() for outer, _ in plan.program.captures)
+        return (*self.instruction.inputs, *captured)
+
+    def run(self, frame: Frame, values: Sequence[Any]) -> Sequence[Any]:
+        start = len(self.instruction.inputs)
+        inputs, captured = values[:start], {}
+        for name, plan in self.bodies.items():
+            end = start + len(plan.program.captures)
+            captured[name] = [frame, *values[start:end]]
+            start = end
+        try:
+            return self._operator(inputs, captured)
+        except TokenmillError:
+            raise
+        except Exception as error:
+            raise refusal(self.instruction, inputs, error) from error
 
 
 @frozen(eq=False)
@@ -88,28 +74,49 @@ class Plan:
 
     program: Program
     calls: tuple[Call | Branching, ...]
-    constants: dict[int, Any]
+    constants: Mapping[int, Any]
+    _slots: list[Any] = field(init=False)
+    _lines: tuple[tuple[Any, Reader, tuple[int, ...], tuple[int, ...]], ...] = field(init=False)
+
+    @_slots.default
+    def _first_slots(self) -> list[Any]:
+        """The slots of a run before it: behind the program's own, one that stays None and one that nobody reads."""
+        slots = [None] * (len(self.program.slot_names) + 2)
+        for slot, array in self.constants.items():
+            slots[slot] = array
+        return slots
+
+    @_lines.default
+    def _resolved(self) -> tuple[tuple[Any, Reader, tuple[int, ...], tuple[int, ...]], ...]:
+        nothing = len(self.program.slot_names)
+        nowhere = nothing + 1
+        return tuple(
+            (
+                call.run,
+                _reader([nothing if slot is None else slot for slot in call.reads]),
+                tuple(nowhere if slot is None else slot for slot in call.instruction.outputs),
+                call.instruction.frees,
+            )
+            for call in self.calls
+        )
 
     def run(self, frame: Frame, arguments: Sequence[Any], captured: Sequence[Any] = ()) -> list[Any]:
         """Run from inputs, by position, to outputs.
 
         :param arguments: `UNFED` leaves an input at its initializer.
         :param captured: values of `program.captures`, in that order.
+        :raises OperatorError: inputs that an operator cannot take.
         """
-        slots: list[Any] = [None] * len(self.program.slot_names)
-        for slot, array in self.constants.items():
-            slots[slot] = array
+        slots = self._slots.copy()
         for (_, slot), value in zip(self.program.captures, captured, strict=True):
             slots[slot] = value
         for slot, value in zip(self.program.inputs, arguments, strict=True):
             if value is not UNFED:
                 slots[slot] = value
-        for call in self.calls:
-            results = call.run(frame, slots)
-            for output, result in zip(call.instruction.outputs, results, strict=False):
-                if output is not None:
-                    slots[output] = result
-            for slot in call.instruction.frees:
+        for run, read, writes, frees in self._lines:
+            for slot, result in zip(writes, run(frame, read(slots)), strict=False):
+                slots[slot] = result
+            for slot in frees:
                 slots[slot] = None
         return [slots[slot] for slot in self.program.outputs]
 
@@ -125,80 +132,25 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of packed weights and constants."""
+        """Memory of packed weights and constants. What two bodies share counts once."""
         packed = sum(call.operator.weight_bytes for call in self.walk() if isinstance(call, Call) and call.operator)
-        return packed + sum(array.nbytes for array in self.constants.values())
+        return packed + sum(self._constant_bytes().values())
+
+    def _constant_bytes(self) -> dict[int, int]:
+        """Bytes by address."""
+        counted = {address_of(array): array.nbytes for array in self.constants.values()}
+        for call in self.calls:
+            if isinstance(call, Branching):
+                for body in call.bodies.values():
+                    counted.update(body._constant_bytes())
+        return counted
 
 
-def build_plan(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
-    """Check that every operator exists, then prepare every node.
-
-    :raises UnsupportedOperatorError: names all that are missing.
-    """
-    answers: dict[tuple[str, str, int], str] = {}
-    missing = []
-    for instruction in program.walk():
-        key = (instruction.domain, instruction.operator, instruction.version)
-        if key not in answers:
-            answers[key] = _reason_missing(instruction, fallback)
-        if answers[key]:
-            missing.append(f"{instruction.title} ({answers[key]})")
-    if missing:
-        raise UnsupportedOperatorError(
-            f"{len(missing)} node(s) use operators that neither the cpu backend nor its host fallback has: "
-            + ", ".join(missing),
-            remedy="export with standard ONNX operators, or install a plugin whose host fallback has them",
-        )
-    return _prepare(program, fallback, make_node)
-
-
-def _reason_missing(instruction: Instruction, fallback: HostFallback) -> str:
-    if instruction.domain == "" and instruction.operator in CONTROL_FLOW:
-        return ""
-    answer = fallback.supports(instruction.domain, instruction.operator, instruction.version)
-    if answer or preparation_of(instruction) is not None:
-        return ""
-    return answer.reason if isinstance(answer, Declined) else ""
-
-
-def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
-    calls: list[Call | Branching] = []
-    for instruction in program.instructions:
-        if instruction.domain == "" and instruction.operator in CONTROL_FLOW:
-            bodies = {name: _prepare(body, fallback, make_node) for name, body in instruction.bodies.items()}
-            calls.append(Branching(instruction, bodies))
-        else:
-            calls.append(_call(instruction, program, fallback, make_node))
-    return Plan(program, tuple(calls), _kept_constants(program, calls))
-
-
-def _call(instruction: Instruction, program: Program, fallback: HostFallback, make_node: MakeNode) -> Call:
-    prepare = preparation_of(instruction)
-    if prepare is None:
-        return Call(program, instruction, None, fallback)
-    operator = prepare(make_node(instruction, program))
-    if isinstance(operator, Declined):
-        return Call(program, instruction, None, fallback, declined=operator.reason)
-    return Call(program, instruction, operator, fallback)
-
-
-def _kept_constants(program: Program, calls: Sequence[Call | Branching]) -> dict[int, Any]:
-    """Constants that a run reads: without weights of which every reader keeps a packed copy."""
-    packed: set[int] = set()
-    read: set[int] = set(program.outputs) | set(program.inputs)
-    for call in calls:
-        inputs = call.instruction.inputs
-        owned = call.operator.packs if isinstance(call, Call) and call.operator is not None else ()
-        packed.update(slot for index, slot in enumerate(inputs) if index in owned and slot is not None)
-        read.update(slot for index, slot in enumerate(inputs) if index not in owned and slot is not None)
-        for body in call.instruction.bodies.values():
-            read.update(outer for outer, _ in body.captures)
-    return {
-        slot: _read_only(program.constant(slot)) for slot in program.constants if slot in read or slot not in packed
-    }
-
-
-def _read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    view = array.view()
-    view.flags.writeable = False
-    return view
+def _reader(places: Sequence[int]) -> Reader:
+    """Always gives a sequence, where `itemgetter` gives the item itself for a single place."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    if not places:
+        return lambda slots: ()
+    (place,) = places
+    return lambda slots: (slots[place],)

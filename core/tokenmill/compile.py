@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenmill.contracts.backend import Backend, Context, Executable, OperatorUse
-from tokenmill.errors import SessionClosedError
+from tokenmill.errors import KernelError, SessionClosedError
 from tokenmill.model.graph import OnnxGraph, Port
 
 if TYPE_CHECKING:
@@ -46,11 +46,21 @@ class CompiledGraph:
         :returns: every output by name: arrays (strings as `object`), lists, None. They belong to the caller.
         :raises PortError: a missing or unknown name, a wrong type, rank or static extent.
         :raises OperatorError: values that an operator cannot take; names the node.
+        :raises KernelError: values that a kernel found it cannot take.
         """
         with self._turn:
             if self._context is None:
                 raise SessionClosedError("this graph was closed", remedy="compile it again")
-            results = self._context.run({**(feeds or {}), **named})
+            try:
+                results = self._context.run({**(feeds or {}), **named})
+            finally:
+                flags = self._context.take_error()
+            if flags:
+                raise KernelError(
+                    f"a kernel reported the error flags {flags:#x}",
+                    why="it met a value that it cannot take, such as an index out of range",
+                    remedy="check the inputs; the backend 'reference' names the operator",
+                )
             return {name: _owned(value.numpy()) for name, value in results.items()}
 
     def operators(self) -> Sequence[OperatorUse]:

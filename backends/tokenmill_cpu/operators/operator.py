@@ -22,6 +22,8 @@ class Operator:
 
     #: Inputs that are a past, and the output that is its present: written in place when `frame.bound` knows the past.
     appends: ClassVar[Mapping[int, int]] = {}
+    #: Axis that it appends along; None when its definition fixes the one of its past.
+    append_axis: int | None = None
     #: Inputs of which only the shape is read.
     reads_shape: ClassVar[frozenset[int]] = frozenset()
     #: Constant inputs that were packed: `run` does not read them, and gets None for them.

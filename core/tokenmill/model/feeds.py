@@ -19,24 +19,49 @@ def check_feeds(ports: Sequence[Port], feeds: Mapping[str, Any], preset: Collect
     :param preset: ports that have an initializer, or are bound, and need no feed.
     :raises PortError: a missing or unknown name, a wrong type, rank or static extent.
     """
+    checked: dict[str, Any] = {}
+    unusual, given, complete = [], 0, True
+    for port in ports:
+        name = port.name
+        if name in feeds:
+            value = checked[name] = feeds[name]
+            given += 1
+            if not _fits(port, value):
+                unusual.append(port)
+        elif port.kind == "optional":
+            checked[name] = None
+        elif name not in preset:
+            complete = False
+    if not complete or given < len(feeds):
+        _refuse_names(ports, feeds, preset)
+    for port in unusual:
+        checked[port.name] = _checked(port, feeds[port.name])
+    return checked
+
+
+def _fits(port: Port, value: Any) -> bool:
+    """Whether it is an array of just what the port declares: what every step of a session feeds."""
+    if type(value) is not np.ndarray or port.kind != "tensor" or port.element == "string":
+        return False
+    if port.shape is None or value.dtype is not NUMPY_TYPES.get(port.element) or len(port.shape) != value.ndim:
+        return False
+    for declared, given in zip(port.shape, value.shape, strict=True):
+        if declared.__class__ is int and declared != given:
+            return False
+    return True
+
+
+def _refuse_names(ports: Sequence[Port], feeds: Mapping[str, Any], preset: Collection[str]) -> None:
     names = {port.name for port in ports}
     if unknown := sorted(set(feeds) - names):
         raise PortError(
             f"no input is called {', '.join(map(repr, unknown))}", why=f"the graph's inputs are {sorted(names)}"
         )
     missing = [p for p in ports if p.name not in feeds and p.name not in preset and p.kind != "optional"]
-    if missing:
-        raise PortError(
-            f"{len(missing)} input(s) got no value: {'; '.join(map(str, missing))}",
-            why=f"values were given for {sorted(feeds)}",
-        )
-    checked = {}
-    for port in ports:
-        if port.name in feeds:
-            checked[port.name] = _checked(port, feeds[port.name])
-        elif port.kind == "optional":
-            checked[port.name] = None
-    return checked
+    raise PortError(
+        f"{len(missing)} input(s) got no value: {'; '.join(map(str, missing))}",
+        why=f"values were given for {sorted(feeds)}",
+    )
 
 
 def _checked(port: Port, value: Any) -> Any:

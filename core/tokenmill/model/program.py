@@ -55,8 +55,9 @@ class Program:
     """Instructions in topological order.
 
     :param inputs: slot of each graph input, by position.
-    :param constants: slots of initializers and Constant nodes. `constant(slot)` gives the array.
-    :param captures: `(outer slot, inner slot)` of values that a subgraph reads from the program around it.
+    :param constants: slots of initializers and Constant nodes, in a subgraph also of those around it that it reads.
+        `constant(slot)` gives the array.
+    :param captures: `(outer slot, inner slot)` of other values that a subgraph reads from the program around it.
     :param reads: instructions that read each slot, by position; graph outputs not counted.
     """
 
@@ -158,7 +159,8 @@ class _Layout:
         self.names: list[str] = []
         self.constants: dict[int, onnx_ir.TensorProtocol] = {}
         self.captures: dict[int, int] = {}
-        self.local = set(graph.inputs) | set(graph.initializers.values())
+        self.fed = set(graph.inputs)
+        self.local = self.fed | set(graph.initializers.values())
         self.local.update(output for node in graph for output in node.outputs)
 
     def slot(self, value: onnx_ir.Value) -> int:
@@ -166,13 +168,27 @@ class _Layout:
             self.slots[value] = len(self.names)
             self.names.append(value.name or "")
             if value not in self.local:
-                if self.outer is None:
-                    raise ModelError(
-                        f"value '{value.name}' is read but neither a graph input, an initializer nor any node's output",
-                        remedy="check the model with onnx.checker and export it again",
-                    )
-                self.captures[self.outer.slot(value)] = self.slots[value]
+                self._capture(value)
         return self.slots[value]
+
+    def _capture(self, value: onnx_ir.Value) -> None:
+        if self.outer is None:
+            raise ModelError(
+                f"value '{value.name}' is read but neither a graph input, an initializer nor any node's output",
+                remedy="check the model with onnx.checker and export it again",
+            )
+        constant = self.outer.constant(value)
+        if constant is None:
+            self.captures[self.outer.slot(value)] = self.slots[value]
+        else:
+            self.constants[self.slots[value]] = constant
+
+    def constant(self, value: onnx_ir.Value) -> onnx_ir.TensorProtocol | None:
+        """What a value of this graph or one around it always is. An initializer that is an input too may be fed."""
+        if value in self.local:
+            slot = self.slots.get(value)
+            return None if slot is None or value in self.fed else self.constants.get(slot)
+        return None if self.outer is None else self.outer.constant(value)
 
     def program(self) -> Program:
         graph = self.graph

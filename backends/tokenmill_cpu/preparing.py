@@ -1,0 +1,89 @@
+"""From a program to a plan: which operator each node gets, and which constants stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from tokenmill.contracts.answers import Declined
+from tokenmill.contracts.fallback import HostFallback
+from tokenmill.errors import UnsupportedOperatorError
+from tokenmill.model.control_flow import CONTROL_FLOW
+from tokenmill.model.program import Instruction, Program
+
+from tokenmill_cpu.call import Call
+from tokenmill_cpu.operators import Node, preparation_of
+from tokenmill_cpu.plan import Branching, Plan
+
+#: Makes a node of an instruction and its program.
+MakeNode = Callable[[Instruction, Program], Node]
+
+
+def build_plan(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
+    """Check that every operator exists, then prepare every node.
+
+    :raises UnsupportedOperatorError: names all that are missing.
+    """
+    answers: dict[tuple[str, str, int], str] = {}
+    missing = []
+    for instruction in program.walk():
+        if preparation_of(instruction) is None and not _is_control_flow(instruction):
+            key = (instruction.domain, instruction.operator, instruction.version)
+            if key not in answers:
+                answer = fallback.supports(*key)
+                answers[key] = answer.reason if isinstance(answer, Declined) else ""
+            if answers[key]:
+                missing.append(f"{instruction.title} ({answers[key]})")
+    if missing:
+        raise UnsupportedOperatorError(
+            f"{len(missing)} node(s) use operators that neither the cpu backend nor its host fallback has: "
+            + ", ".join(missing),
+            remedy="export with standard ONNX operators, or install a plugin whose host fallback has them",
+        )
+    return _prepare(program, fallback, make_node)
+
+
+def _is_control_flow(instruction: Instruction) -> bool:
+    return instruction.domain == "" and instruction.operator in CONTROL_FLOW
+
+
+def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
+    calls: list[Call | Branching] = []
+    for instruction in program.instructions:
+        if _is_control_flow(instruction):
+            bodies = {name: _prepare(body, fallback, make_node) for name, body in instruction.bodies.items()}
+            calls.append(Branching(instruction, bodies))
+        else:
+            calls.append(_call(instruction, program, fallback, make_node))
+    return Plan(program, tuple(calls), _kept_constants(program, calls))
+
+
+def _call(instruction: Instruction, program: Program, fallback: HostFallback, make_node: MakeNode) -> Call:
+    prepare = preparation_of(instruction)
+    declined = "it has no such operator"
+    if prepare is not None:
+        operator = prepare(make_node(instruction, program))
+        if not isinstance(operator, Declined):
+            return Call(program, instruction, operator, fallback)
+        declined = operator.reason
+    call = Call(program, instruction, None, fallback, declined)
+    try:
+        call.bind_host()
+    except UnsupportedOperatorError as error:
+        raise UnsupportedOperatorError(f"{error}; the cpu backend itself declines: {declined}") from error
+    return call
+
+
+def _kept_constants(program: Program, calls: Sequence[Call | Branching]) -> dict[int, Any]:
+    """Constants that a run reads: a weight of which every reader keeps a packed copy is none."""
+    read: set[int | None] = {*program.outputs, *program.inputs}
+    for call in calls:
+        read.update(slot for index, slot in enumerate(call.reads) if index not in call.packs)
+    return {slot: _read_only(program.constant(slot)) for slot in program.constants if slot in read}
+
+
+def _read_only(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
