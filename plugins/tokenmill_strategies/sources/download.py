@@ -14,7 +14,11 @@ from tokenmill.errors import SourceError
 
 #: `--progress-bar raw` came with it.
 _RAW_PROGRESS = (24, 1)
-_UNREACHED = re.compile(r"Retrying|ConnectionError|connection|timed? ?out|resolve|SSL|proxy", re.IGNORECASE)
+#: What pip says, whatever the platform, when it reached nobody.
+_UNREACHED = re.compile(
+    r"Retrying \(|ConnectionError|ConnectTimeout|ReadTimeout|Connection (refused|reset|aborted)|SSLError"
+)
+_PIP = "-m pip download --no-deps --only-binary=:all: --no-input --no-color --disable-pip-version-check --retries=1 --dest=."
 
 
 def download_wheel(requirement: str, directory: Path, progress: Progress) -> Path:
@@ -23,14 +27,7 @@ def download_wheel(requirement: str, directory: Path, progress: Progress) -> Pat
     :param requirement: `DISTRIBUTION` or `DISTRIBUTION==VERSION`.
     :raises SourceError: no pip, no network, no such distribution or version, or none as a wheel for this interpreter.
     """
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input", "--no-color"]
-    command += [
-        "--disable-pip-version-check",
-        "--retries=1",
-        f"--progress-bar={_progress_bar()}",
-        "--dest=.",
-        requirement,
-    ]
+    command = [sys.executable, *_PIP.split(), f"--progress-bar={_progress_bar()}", requirement]
     progress.start(f"downloading {requirement}")
     try:
         # In the empty directory, so that no `pip.py` of the working directory is taken for pip.
@@ -53,14 +50,9 @@ def download_wheel(requirement: str, directory: Path, progress: Progress) -> Pat
 
 def _progress_bar() -> str:
     try:
-        version = metadata.version("pip")
+        numbers = tuple(int(number) for number in re.findall(r"\d+", metadata.version("pip"))[:2])
     except metadata.PackageNotFoundError:
-        raise SourceError(
-            "pip is missing",
-            why=f"wheels are downloaded by the pip of {sys.executable}",
-            remedy="install pip (python -m ensurepip), or give a .gguf file or a decoder directory",
-        ) from None
-    numbers = tuple(int(number) for number in re.findall(r"\d+", version)[:2])
+        numbers = ()
     return "raw" if numbers >= _RAW_PROGRESS else "off"
 
 
@@ -74,12 +66,19 @@ def _follow(lines: Iterable[str], requirement: str, progress: Progress) -> Itera
             continue
         done, total = int(match[1]), int(match[2])
         if shown < 0:
+            progress.finish()
             progress.start(f"downloading {requirement}", float(total) or None)
         progress.advance(float(done - max(shown, 0)))
         shown = done
 
 
 def _refusal(requirement: str, said: list[str]) -> SourceError:
+    if any(line.endswith("No module named pip") for line in said):
+        return SourceError(
+            f"'{requirement}' cannot be downloaded: pip is missing",
+            why=f"wheels are downloaded by the pip of {sys.executable}",
+            remedy="install it (python -m ensurepip), or give a .gguf file or a decoder directory",
+        )
     errors = [re.sub(r"^ERROR: ", "", line) for line in said if line.startswith("ERROR:")]
     why = _without_credentials("; ".join(errors) or (said[-1] if said else "pip says nothing"))
     if any(_UNREACHED.search(line) for line in said):

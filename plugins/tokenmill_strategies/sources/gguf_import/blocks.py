@@ -1,8 +1,9 @@
 """Weights as blocks of 32 codes with a scale, the form of `MatMulNBits` and `GatherBlockQuantized`.
 
 A weight is `(code - zero point) * scale`. Layouts of GGUF's types are those of ggml's published block structures; `d` and
-`m` are float16. Carried over as they are: Q4_0, Q5_0 and Q8_0 exactly, Q4_1 within one float32 rounding of its zero
-point. Everything else is rounded to the nearest of 256 codes.
+`m` are float16. Carried over as they are: Q4_0, Q5_0 and Q8_0 to the bit; Q4_1, whose zero point is rounded to float32,
+within one float32 ulp of the largest weight that the block can hold (two where its range is thousands of times farther
+from zero than it is wide, which no quantizer writes). Everything else is rounded to the nearest of 256 codes.
 """
 
 from __future__ import annotations
