@@ -40,3 +40,14 @@ def per_element(blockwise: Array, block_size: int, extent: int, axis: int = -1) 
     """One value per block to one per element; the last block may be cut short by the extent."""
     repeated = np.repeat(blockwise, block_size, axis=axis)
     return np.take(repeated, np.arange(extent), axis=axis) if repeated.shape[axis] != extent else repeated
+
+
+def rounded_to_int8(rows: npt.NDArray[np.float32], block_size: int) -> npt.NDArray[np.float32]:
+    """Each block of features to the nearest of the 255 multiples of its largest magnitude / 127, ties to even."""
+    extent = rows.shape[-1]
+    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -extent % block_size)])
+    blocks = padded.reshape(*rows.shape[:-1], -1, block_size)
+    largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
+    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
+    codes = np.rint(blocks * inverse)
+    return (codes * (largest / np.float32(127))).reshape(padded.shape)[..., :extent]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from tokenmill_reference.contrib.blocks import per_element, unpack, zero_points_of
+from tokenmill_reference.contrib.blocks import per_element, rounded_to_int8, unpack, zero_points_of
 from tokenmill_reference.contrib.convention import Array, Attributes, Inputs, Outputs, fits, given, refuse, required
 
 #: Output features that are dequantized at a time: bounds the float32 copy of a vocabulary-sized weight.
@@ -58,17 +58,6 @@ def rounds_activations(inputs: Inputs, attributes: Attributes) -> bool:
         return False
     block_sizes = (32, 64, 128) if int(attributes.get("bits", 4)) == 2 else (16, 32, 64, 128, 256)
     return int(attributes["block_size"]) in block_sizes
-
-
-def rounded_to_int8(rows: npt.NDArray[np.float32], block_size: int) -> npt.NDArray[np.float32]:
-    """Each block of features to the nearest of the 255 multiples of its largest magnitude / 127, ties to even."""
-    extent = rows.shape[-1]
-    padded = np.pad(rows, [(0, 0)] * (rows.ndim - 1) + [(0, -extent % block_size)])
-    blocks = padded.reshape(*rows.shape[:-1], -1, block_size)
-    largest = np.abs(blocks).max(axis=-1, keepdims=True, initial=0)
-    inverse = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest > 0)
-    codes = np.rint(blocks * inverse)
-    return (codes * (largest / np.float32(127))).reshape(padded.shape)[..., :extent]
 
 
 def dequantized(inputs: Inputs, attributes: Attributes, rows: slice = slice(None)) -> npt.NDArray[np.float32]:

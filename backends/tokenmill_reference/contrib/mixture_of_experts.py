@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from attrs import frozen
 
 from tokenmill_reference.contrib.activation import gelu_tanh, silu, swiglu
-from tokenmill_reference.contrib.blocks import per_element, unpack_bitstream
+from tokenmill_reference.contrib.blocks import per_element, rounded_to_int8, unpack_bitstream
 from tokenmill_reference.contrib.convention import (
     Array,
     Attributes,
     Inputs,
     Outputs,
+    fits,
     given,
     refuse,
     required,
@@ -23,17 +25,35 @@ from tokenmill_reference.contrib.convention import (
 )
 from tokenmill_reference.contrib.scaled_dot_product import softmax
 
-#: The matrix `[out, in]` of one expert.
-Weights = Callable[[int], Array]
+
+@frozen(eq=False)
+class Layer:
+    """One linear layer of all experts.
+
+    :param matrix: gives `[out, in]` of one expert.
+    :param bias: `[experts, out]`.
+    :param rounded_by: features per block in which activations are rounded to int8; 0 leaves them.
+    """
+
+    matrix: Callable[[int], Array]
+    bias: Array | None
+    rounded_by: int = 0
+
+    def __call__(self, values: Array, expert: int) -> Array:
+        if self.rounded_by:
+            values = wide(rounded_to_int8(values.astype(np.float32), self.rounded_by))
+        return values @ self.matrix(expert).T + (0.0 if self.bias is None else wide(self.bias[expert]))
 
 
 def moe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     """Inputs: x `[..., E]`, router logits `[tokens, experts]`, then weights `[experts, out, in]` and bias `[experts,
     out]` of FC1 (up, or gate and up fused), FC2 (down), FC3 (up beside a gate in FC1).
     """
-    stored = [given(inputs, index) for index in (2, 4, 6)]
-    weights = [None if matrix is None else _plain(matrix) for matrix in stored]
-    return _mixed(inputs, attributes, weights, [given(inputs, index) for index in (3, 5, 7)], None)
+    layers = []
+    for part in range(3):
+        stored, bias = given(inputs, 2 + 2 * part), given(inputs, 3 + 2 * part)
+        layers.append(None if stored is None else Layer(_plain(stored), bias))
+    return _mixed(inputs, attributes, layers, None)
 
 
 def qmoe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
@@ -41,6 +61,9 @@ def qmoe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
     `block_size`, `[experts, out, in / block_size]`, zero points packed likewise (omitted: the middle of the range).
     Inputs 2 to 10 are weights, scales and bias of FC1, FC2, FC3; 11 to 13 zero points; 14 the weights for mixing when
     they are not the router's.
+
+    Activations meet 8-bit blocks, and with `accuracy_level` 4 also 4-bit blocks, as int8: the operator is documented, and
+    models are measured, with that rounding.
     """
     kind = text(attributes, "quant_type", "int")
     refuse(kind != "int", f"quant_type={kind!r} of QMoE", "only integer weights are defined here", "export with 'int'")
@@ -50,26 +73,31 @@ def qmoe(inputs: Inputs, attributes: Attributes, outputs: int) -> Outputs:
         "the weight is in the private layout of one device",
         "export with weights_prepacked=0",
     )
-    weights: list[Weights | None] = []
+    block_size = int(attributes.get("block_size", 0))
+    layers: list[Layer | None] = []
     for part in range(3):
         codes, scales = given(inputs, 2 + 3 * part), given(inputs, 3 + 3 * part)
         bits = int(attributes.get(f"fc{part + 1}_expert_weight_bits", attributes.get("expert_weight_bits", 4)))
-        zero = given(inputs, 11 + part)
-        weights.append(None if codes is None else _dequantized(codes, scales, zero, bits, attributes))
-    return _mixed(inputs, attributes, weights, [given(inputs, 4 + 3 * part) for part in range(3)], given(inputs, 14))
+        rounds = bits == 8 or (bits == 4 and int(attributes.get("accuracy_level", 0)) == 4)
+        if codes is None:
+            layers.append(None)
+            continue
+        matrix = _dequantized(codes, scales, given(inputs, 11 + part), bits, block_size)
+        layers.append(Layer(matrix, given(inputs, 4 + 3 * part), block_size if rounds else 0))
+    return _mixed(inputs, attributes, layers, given(inputs, 14))
 
 
-def _plain(matrix: Array) -> Weights:
+def _plain(matrix: Array) -> Callable[[int], Array]:
     return lambda expert: wide(matrix[expert])
 
 
 def _dequantized(
-    codes: Array, scales: Array | None, zero_points: Array | None, bits: int, attributes: Attributes
-) -> Weights:
+    codes: Array, scales: Array | None, zero_points: Array | None, bits: int, block_size: int
+) -> Callable[[int], Array]:
     refuse(scales is None, "QMoE without scales", "integer weights have no meaning without", "feed fc*_scales")
     assert scales is not None
-    block_size = int(attributes.get("block_size", 0))
     extent = codes.shape[-1] * 8 // bits
+    fits(scales, "scales", *codes.shape[:2], *((-(-extent // block_size),) if block_size else ()))
 
     def spread(values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         return per_element(values, block_size or extent, extent) if values.ndim == 2 else values[:, np.newaxis]
@@ -88,28 +116,24 @@ def _dequantized(
 def _mixed(
     inputs: Inputs,
     attributes: Attributes,
-    weights: list[Weights | None],
-    biases: list[Array | None],
+    layers: Sequence[Layer | None],
     mixing: Array | None,
 ) -> Outputs:
     x, router = required(inputs, 0, "input"), required(inputs, 1, "router_probs")
-    first, second, third = weights
+    first, second, third = layers
     refuse(first is None or second is None, "a mixture of experts without FC1 or FC2", "both are required")
     assert first is not None
     assert second is not None
     tokens = wide(x).reshape(-1, x.shape[-1])
+    fits(router, "router_probs", len(tokens), None)
+    fits(mixing, "router_weights", *router.shape)
     chosen, shares = _routed(wide(router), attributes, mixing)
     y = np.zeros((len(tokens), x.shape[-1]))
     for expert in np.unique(chosen):
         rows, place = np.nonzero(chosen == expert)
-
-        def linear(values: Array, matrix: Weights, part: int, expert: int = int(expert)) -> Array:
-            bias = biases[part]
-            return values @ matrix(expert).T + (0.0 if bias is None else wide(bias[expert]))
-
-        inner = linear(tokens[rows], first, 0)
-        up = None if third is None else linear(tokens[rows], third, 2)
-        outer = linear(_activated(inner, up, attributes), second, 1)
+        inner = first(tokens[rows], expert)
+        up = None if third is None else third(tokens[rows], expert)
+        outer = second(_activated(inner, up, attributes), expert)
         y[rows] += shares[rows, place][:, np.newaxis] * outer
     return [y.reshape(x.shape).astype(x.dtype)]
 

@@ -12,6 +12,7 @@ from tokenmill_reference.contrib.convention import (
     Inputs,
     Operator,
     Outputs,
+    fits,
     given,
     refuse,
     required,
@@ -43,6 +44,10 @@ def causal_conv_with_state(inputs: Inputs, attributes: Attributes, outputs: int)
     )
     signal = _channels_first(x) if last else x
     held = (weight.shape[-1] - 1) * dilation
+    state_shape = (x.shape[0], held, *x.shape[2:]) if last else (*x.shape[:-1], held)
+    fits(weight, "weight", signal.shape[1], 1, *(None,) * (signal.ndim - 2))
+    fits(given(inputs, 2), "bias", signal.shape[1])
+    fits(past, "past_state", *((window, *state_shape) if window else state_shape))
     if past is None:
         history = np.zeros((*signal.shape[:-1], held), signal.dtype)
     else:
@@ -130,13 +135,18 @@ def linear_attention(inputs: Inputs, attributes: Attributes, outputs: int) -> Ou
     q, k, v = (wide(x).reshape(batch, rows, n, -1) for x, n in ((query, heads), (key, groups), (value, groups)))
     scale = float(attributes.get("scale", 0.0)) or 1 / np.sqrt(q.shape[-1])
     shape = (batch, groups, k.shape[-1], v.shape[-1])
+    fits(past, "past_state", *((window, *shape) if window else shape))
     state = np.zeros(shape) if past is None else wide(past[window - 1] if window else past)
     kept = np.ones((batch, rows, groups, 1))
     if "gated" in rule:
-        kept = np.exp(wide(required(inputs, 4, "decay"))).reshape(batch, rows, groups, -1)
+        decay = required(inputs, 4, "decay")
+        fits(decay, "decay", batch, rows, groups if decay.shape[-1] == groups else groups * k.shape[-1])
+        kept = np.exp(wide(decay)).reshape(batch, rows, groups, -1)
     rate = np.ones((batch, rows, 1))
     if "delta" in rule:
-        rate = wide(required(inputs, 5, "beta")).reshape(batch, rows, -1)
+        beta = required(inputs, 5, "beta")
+        fits(beta, "beta", batch, rows, 1 if beta.shape[-1] == 1 else groups)
+        rate = wide(beta)
 
     # Several query heads read one state, or several states answer one query head.
     wanted = max(heads, groups)

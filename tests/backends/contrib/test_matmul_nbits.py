@@ -4,7 +4,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from tokenmill.errors import OperatorError
-from tokenmill_reference.contrib.matmul_nbits import dequantized, matmul_nbits, rounded_to_int8
+from tokenmill_reference.contrib.blocks import rounded_to_int8
+from tokenmill_reference.contrib.matmul_nbits import dequantized, matmul_nbits
 
 CONSTANTS = (1, 2, 3, 4, 5)
 

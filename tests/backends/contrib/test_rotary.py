@@ -84,7 +84,7 @@ def test_refuses_what_does_not_fit(rng):
         (1, np.full((2, 5), POSITIONS), r"position 24: .* 0 to 23"),
         (1, np.full((2, 5), -1), r"position -1"),
         (1, np.zeros((2, 4), np.int64), r"\[2, 4\].*\[2, 5\]"),
-        (3, np.zeros((POSITIONS, 4), np.float32), r"\[24, 8\].*\[24, 4\]"),
+        (3, np.zeros((POSITIONS, 4), np.float32), r"sin_cache of shape \[24, 4\].*\[24, 8\]"),
     ]:
         changed = [value if at == index else x for at, x in enumerate(inputs)]
         with pytest.raises(OperatorError, match=message):
