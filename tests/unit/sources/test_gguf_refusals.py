@@ -55,6 +55,7 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
     ("tiny", "message"),
     [
         (Tiny(architecture="rwkv9"), r"architecture 'rwkv9', .* known are gemma3, llama, qwen2, qwen3"),
+        (Tiny(metadata={"split.count": 3}), "is one of 3 parts"),
         (Tiny(metadata={"ARCH.expert_count": 8}), "a mixture of 8 experts"),
         (Tiny(metadata={"ARCH.block_count": None}), "lacks 'llama.block_count'"),
         (Tiny(metadata={"ARCH.block_count": 3}), r"lacks the tensor 'blk\.2\.attn_norm\.weight'"),

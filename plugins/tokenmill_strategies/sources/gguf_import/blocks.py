@@ -35,7 +35,7 @@ class Blocks:
 
     @property
     def form(self) -> tuple[int, str | None]:
-        """Equal for blocks that can share a matrix."""
+        """Bits and the type of zero points; equal for blocks that can share a matrix."""
         return self.bits, None if self.zero_points is None else self.zero_points.dtype.name
 
     @property

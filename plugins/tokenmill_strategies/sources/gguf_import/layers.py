@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 from gguf import dequantize
 from numpy.typing import NDArray
 from tokenmill.contracts.sourcing import Progress
@@ -23,6 +24,20 @@ from tokenmill_strategies.sources.gguf_import.rotary import Rotary
 
 #: Activations of a matmul are rounded to int8 by blocks, as exporters ask for on the CPU.
 ACCURACY_LEVEL = 4
+
+
+@frozen(kw_only=True)
+class KeptMatrix:
+    """A matrix that has been written.
+
+    :param weights: names of codes, scales and zero points if there are any, in the order of `MatMulNBits`.
+    """
+
+    rows: int
+    columns: int
+    bits: int
+    weights: tuple[str, ...]
+    float_zero_points: bool
 
 
 class LayerWriter:
@@ -57,20 +72,27 @@ class LayerWriter:
         self._progress.advance(float(tensor.n_bytes))
         return blocks if order is None else blocks.rows(order)
 
-    def keep(self, blocks: Blocks, stored: str) -> list[str]:
-        """Codes, scales and zero points as weights, in the order of `MatMulNBits`."""
+    def keep(self, blocks: Blocks, stored: str) -> KeptMatrix:
+        """Write codes, scales and zero points."""
         parts: list[tuple[str, NDArray[Any]]] = [("codes", blocks.packed), ("scales", blocks.scales)]
         if blocks.zero_points is not None:
             parts.append(("zero_points", blocks.zero_points))
-        return [self.graph.weight(f"{stored}.{part}", value) for part, value in parts]
+        rows, columns = blocks.codes.shape
+        return KeptMatrix(
+            rows=rows,
+            columns=columns,
+            bits=blocks.bits,
+            weights=tuple(self.graph.weight(f"{stored}.{part}", value) for part, value in parts),
+            float_zero_points=blocks.form[1] == "float32",
+        )
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def matmul(self, x: str, blocks: Blocks, kept: list[str], name: str, output: str | None = None) -> str:
-        rows, columns = blocks.codes.shape
+    def matmul(self, x: str, matrix: KeptMatrix, name: str, output: str | None = None) -> str:
         return self.graph.node(
-            "MatMulNBits", [x, *kept], f"{name}/MatMul", outputs=1 if output is None else [output], domain=MICROSOFT,
-            K=columns, N=rows, bits=blocks.bits, block_size=BLOCK, accuracy_level=ACCURACY_LEVEL,
+            "MatMulNBits", [x, *matrix.weights], f"{name}/MatMul", outputs=1 if output is None else [output],
+            domain=MICROSOFT, K=matrix.columns, N=matrix.rows, bits=matrix.bits, block_size=BLOCK,
+            accuracy_level=ACCURACY_LEVEL,
         )[0]  # fmt: skip
 
     def projection(self, x: str, names: list[str], sizes: list[int], columns: int, stored: str) -> list[str]:
@@ -89,7 +111,7 @@ class LayerWriter:
 
     def _product(self, x: str, blocks: Blocks, bias: NDArray[Any] | None, stored: str) -> str:
         name = _path(stored)
-        y = self.matmul(x, blocks, self.keep(blocks, f"{stored}.weight"), name)
+        y = self.matmul(x, self.keep(blocks, f"{stored}.weight"), name)
         if bias is None:
             return y
         return self.graph.node("Add", [y, self.graph.weight(f"{stored}.bias", bias)], f"{name}/Add")[0]

@@ -28,6 +28,10 @@ class GgufFile:
             # The reader says what it stumbled over in whatever class numpy or it raise.
             raise self._refuse("cannot be read", " ".join(str(error).split()) or type(error).__name__) from error
         self._asked: set[str] = set()
+        if (parts := self.count("split.count", 1)) > 1:
+            raise self._refuse(
+                f"is one of {parts} parts", "a model is imported from one file", "merge them with gguf-split"
+            )
         self.architecture = self.text("general.architecture")
 
     def _refuse(
@@ -61,7 +65,7 @@ class GgufFile:
         return float(self._typed(key, (int, float), default, "a number"))
 
     def flag(self, key: str, default: bool | None = None) -> bool:
-        return self._typed(key, bool, default, "a truth value")
+        return self._typed(key, bool, default, "true or false")
 
     def listed(self, key: str, default: list[Any] | None = None) -> list[Any]:
         return self._typed(key, list, default, "a list")
