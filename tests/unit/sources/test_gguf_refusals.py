@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 from tiny_gguf import Q, Tiny, write
 from tokenmill.contracts.sourcing import NoProgress
 from tokenmill.errors import SourceError
 from tokenmill_strategies.sources.gguf_file import GgufSource
+from tokenmill_strategies.sources.gguf_import.conversion import convert
 
 
 @pytest.fixture(autouse=True)
@@ -71,6 +75,12 @@ def test_a_missing_file_names_the_nearest(tmp_path: Path) -> None:
         (Tiny(metadata={"ARCH.attention.head_count_kv": 3}), "4 heads: they must be a multiple"),
         (Tiny(metadata={"ARCH.attention.head_count_kv": [2, 1]}), "it must be one whole number for all layers"),
         (Tiny(metadata={"ARCH.attention.value_length": 8}), "keys of length 16, values of 8"),
+        (Tiny(metadata={"ARCH.attention.key_length": 0, "ARCH.attention.value_length": 0}), "heads of size 0"),
+        (Tiny(metadata={"ARCH.context_length": 1 << 31}), "a context of 2147483648 tokens: .* may have 1 to 4194304"),
+        (Tiny(metadata={"ARCH.block_count": 1 << 31}), "has 2147483648 layers, .*: it has 20 tensors"),
+        (Tiny(metadata={"ARCH.rope.freq_base": 0.0}), r"'llama\.rope\.freq_base' = 0\.0"),
+        (Tiny(metadata={"ARCH.rope.freq_base": math.nan}), "= nan: it must be finite"),
+        (Tiny(vectors={"rope_freqs.weight": [1.0] * 7 + [0.0]}), "not all above 0"),
         (Tiny(metadata={"ARCH.attention.layer_norm_rms_epsilon": "small"}), "= small: it must be a number"),
         (
             Tiny(metadata={"ARCH.rope.scaling.type": "longrope", "ARCH.rope.scaling.factor": 2.0}),
@@ -102,3 +112,22 @@ def test_a_model_of_another_form(tiny: Tiny, message: str, tmp_path: Path) -> No
 def test_layers_may_say_the_same_number_each(tmp_path: Path) -> None:
     tiny: Any = Tiny(metadata={"ARCH.attention.head_count_kv": [2, 2]})
     assert GgufSource().resolve(str(write(tmp_path / "tiny.gguf", tiny)), NoProgress()).is_dir()
+
+
+def test_any_damage_to_the_metadata_is_refused_or_harmless(tmp_path: Path) -> None:
+    """Bits flipped at random places before the weights: never another error than the one of sources."""
+    whole = write(tmp_path / "whole.gguf", Tiny()).read_bytes()
+    metadata = len(whole) - sum(int(tensor.n_bytes) for tensor in GGUFReader(tmp_path / "whole.gguf").tensors)
+    rng = random.Random(0)
+    refused = 0
+    for attempt in range(150):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(metadata)] ^= 1 << rng.randrange(8)
+        path, directory = tmp_path / "damaged.gguf", tmp_path / str(attempt)
+        path.write_bytes(damaged)
+        directory.mkdir()
+        try:
+            convert(path, directory, NoProgress())
+        except SourceError:
+            refused += 1
+    assert refused > 20

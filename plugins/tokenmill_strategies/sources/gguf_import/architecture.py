@@ -38,6 +38,10 @@ FAMILIES: Mapping[str, Family] = {
 }
 
 
+#: Tokens. Tables of cosines and sines have a row for each position.
+LONGEST_CONTEXT = 1 << 22
+
+
 @frozen(kw_only=True)
 class Architecture:
     """Sizes in elements; `windows` has a layer's window in tokens, or -1 where it attends to everything.
@@ -90,7 +94,12 @@ def read_architecture(file: GgufFile) -> Architecture:
         raise SourceError(
             f"'{file.path}' has keys of length {head_size}, values of {value_size}", why="they must agree"
         )
-    layers = file.count(file.own("block_count"))
+    layers, context = file.count(file.own("block_count")), file.count(file.own("context_length"))
+    if min(layers, context, head_size) == 0 or layers > file.tensors or context > LONGEST_CONTEXT:
+        raise SourceError(
+            f"'{file.path}' has {layers} layers, heads of size {head_size} and a context of {context} tokens",
+            why=f"it has {file.tensors} tensors, and a context may have 1 to {LONGEST_CONTEXT} tokens",
+        )
     return Architecture(
         family=family,
         layers=layers,
@@ -100,7 +109,7 @@ def read_architecture(file: GgufFile) -> Architecture:
         kv_heads=kv_heads,
         head_size=head_size,
         vocabulary=file.rows_of("token_embd.weight"),
-        context=file.count(file.own("context_length")),
+        context=context,
         epsilon=file.number(file.own("attention.layer_norm_rms_epsilon")),
         attention_scale=_attention_scale(file, family, layers, hidden // heads, head_size),
         attention_softcap=file.number(file.own("attn_logit_softcapping"), 0.0),

@@ -64,12 +64,13 @@ class LayerWriter:
             raise SourceError(f"the tensor '{name}' has weights that are not finite", remedy="fetch the file again")
         return vector
 
-    def matrix(self, name: str, rows: int, columns: int, order: NDArray[Any] | None = None) -> Blocks:
-        """A matrix of the file, its rows in another order if one is given."""
+    def matrix(self, name: str, rows: int, columns: int) -> Blocks:
+        """A matrix of the file."""
         tensor = self.file.tensor(f"{name}.weight", [rows, columns])
         blocks = read_blocks(tensor)
         self._report.note(tensor, blocks)
         self._progress.advance(float(tensor.n_bytes))
+        order = self._row_order(name, rows)
         return blocks if order is None else blocks.rows(order)
 
     def keep(self, blocks: Blocks, stored: str) -> KeptMatrix:
@@ -97,11 +98,8 @@ class LayerWriter:
 
     def projection(self, x: str, names: list[str], sizes: list[int], columns: int, stored: str) -> list[str]:
         """Products with matrices that read the same input: one node for those of one form, each its own otherwise."""
-        orders = [self._row_order(name, size) for name, size in zip(names, sizes, strict=True)]
-        parts = [
-            self.matrix(name, size, columns, order) for name, size, order in zip(names, sizes, orders, strict=True)
-        ]
-        biases = [self._bias(name, size, order) for name, size, order in zip(names, sizes, orders, strict=True)]
+        parts = [self.matrix(name, size, columns) for name, size in zip(names, sizes, strict=True)]
+        biases = [self._bias(name, size) for name, size in zip(names, sizes, strict=True)]
         if len({part.form for part in parts}) > 1:
             return [
                 self._product(x, part, bias, f"{stored}.{index}")
@@ -116,10 +114,10 @@ class LayerWriter:
             return y
         return self.graph.node("Add", [y, self.graph.weight(f"{stored}.bias", bias)], f"{name}/Add")[0]
 
-    def _bias(self, name: str, size: int, order: NDArray[Any] | None) -> NDArray[Any] | None:
+    def _bias(self, name: str, size: int) -> NDArray[Any] | None:
         if not self.file.has(f"{name}.bias"):
             return None
-        bias = self._vector(f"{name}.bias", size)
+        bias, order = self._vector(f"{name}.bias", size), self._row_order(name, size)
         return bias if order is None else bias[order]
 
     def _row_order(self, name: str, size: int) -> NDArray[Any] | None:

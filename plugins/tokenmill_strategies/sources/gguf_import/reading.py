@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,7 +49,10 @@ class GgufFile:
     def value(self, key: str, default: Any = None) -> Any:
         """As it is stored: a number, a truth value, a text, or a list of them."""
         field = self._values.get(key)
-        return default if field is None else field.contents()
+        try:
+            return default if field is None else field.contents()
+        except UnicodeDecodeError as error:
+            raise self._refuse(f"has no text in '{key}'", str(error)) from error
 
     def _typed(self, key: str, kind: type[T] | tuple[type, ...], default: T | None, wanted: str) -> T:
         value = self.value(key, default)
@@ -62,7 +66,11 @@ class GgufFile:
         return self._typed(key, str, default, "a text")
 
     def number(self, key: str, default: float | None = None) -> float:
-        return float(self._typed(key, (int, float), default, "a number"))
+        """A finite one, not below 0."""
+        number = float(self._typed(key, (int, float), default, "a number"))
+        if not (math.isfinite(number) and number >= 0):
+            raise self._refuse(f"has '{key}' = {number}", "it must be finite and not negative")
+        return number
 
     def flag(self, key: str, default: bool | None = None) -> bool:
         return self._typed(key, bool, default, "true or false")
@@ -97,6 +105,11 @@ class GgufFile:
             raise self._refuse(f"has '{name}' of shape {found}", f"its metadata say {list(shape)}")
         self._asked.add(name)
         return tensor
+
+    @property
+    def tensors(self) -> int:
+        """How many there are."""
+        return len(self._tensors)
 
     @property
     def nbytes(self) -> int:

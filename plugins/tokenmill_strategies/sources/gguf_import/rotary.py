@@ -77,7 +77,7 @@ def global_rotary(file: GgufFile, head_size: int) -> Rotary:
         raise SourceError(
             f"'{file.path}' rotates {size} of {head_size} elements of a head", why="it must be even and fit"
         )
-    plain = Rotary(size=size, base=file.number(file.own("rope.freq_base"), 10_000.0), divisors=_divisors(file, size))
+    plain = Rotary(size=size, base=_base(file, "rope.freq_base", 10_000.0), divisors=_divisors(file, size))
     kind = file.text(file.own("rope.scaling.type"), "linear")
     factor = file.number(file.own("rope.scaling.factor"), 0.0) or file.number(file.own("rope.scale_linear"), 0.0)
     if kind == "none" or factor in (0.0, 1.0):
@@ -92,13 +92,25 @@ def global_rotary(file: GgufFile, head_size: int) -> Rotary:
 def windowed_rotary(file: GgufFile, head_size: int) -> Rotary:
     """Of layers with a window: their own base, and never scaled."""
     size = file.count(file.own("rope.dimension_count_swa"), file.count(file.own("rope.dimension_count"), head_size))
-    return Rotary(size=size, base=file.number(file.own("rope.freq_base_swa"), WINDOWED_BASE))
+    return Rotary(size=size, base=_base(file, "rope.freq_base_swa", WINDOWED_BASE))
+
+
+def _base(file: GgufFile, key: str, default: float) -> float:
+    base = file.number(file.own(key), default)
+    if base <= 1:
+        raise SourceError(f"'{file.path}' has '{file.own(key)}' = {base}", why="frequencies are powers of it below 1")
+    return base
 
 
 def _divisors(file: GgufFile, size: int) -> NDArray[np.float64] | None:
     if not file.has("rope_freqs.weight"):
         return None
-    return np.asarray(file.tensor("rope_freqs.weight", [size // 2]).data, np.float64)
+    divisors = np.asarray(file.tensor("rope_freqs.weight", [size // 2]).data, np.float64)
+    if not (np.isfinite(divisors) & (divisors > 0)).all():
+        raise SourceError(
+            f"'{file.path}' has 'rope_freqs.weight' that are not all above 0", why="they divide frequencies"
+        )
+    return divisors
 
 
 def _yarn(file: GgufFile, plain: Rotary, factor: float) -> Rotary:
@@ -107,5 +119,7 @@ def _yarn(file: GgufFile, plain: Rotary, factor: float) -> Rotary:
         fast=file.number(file.own("rope.scaling.yarn_beta_fast"), 32.0),
         slow=file.number(file.own("rope.scaling.yarn_beta_slow"), 1.0),
     )
+    if min(yarn.context, yarn.fast, yarn.slow) <= 0:
+        raise SourceError(f"'{file.path}' has YaRN settings {yarn}", why="they must be above 0")
     magnitude = file.number(file.own("rope.scaling.attn_factor"), 1.0) * (1.0 + 0.1 * math.log(factor))
     return evolve(plain, scale=1.0 / factor, magnitude=magnitude, yarn=yarn)
