@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,8 @@ import onnx
 import onnxruntime
 import pytest
 from tiny_gguf import TOKENS, Q, Semantics, Tiny, forward, write
+from tokenmill.assembly import assemble
+from tokenmill.config import load_config
 from tokenmill.contracts.sourcing import NoProgress
 from tokenmill_strategies.sources.gguf_import.conversion import convert
 
@@ -165,6 +168,21 @@ def test_logits_are_those_of_the_definition(label: str, tmp_path: Path) -> None:
 
     logits, _ = Runtime(directory, accuracy_level=4).step(IDS, {})
     assert distance(logits, wanted) < eight_bits + tolerance
+
+
+@pytest.mark.parametrize("label", MODELS)
+def test_the_directory_runs_in_tokenmill(label: str, tmp_path: Path) -> None:
+    """Found by its `genai_config.json`, step by step through a session of the reference backend."""
+    tiny, semantics = MODELS[label]
+    path = write(tmp_path / "tiny.gguf", tiny)
+    directory = tmp_path / "out"
+    directory.mkdir()
+    convert(path, directory, NoProgress())
+    config = load_config(env={}, overrides={"backend": {"name": "reference"}})
+    with closing(assemble(directory, config)) as assembly, assembly.session() as session:
+        rows = [session.decode(IDS[:9], 0)]
+        rows += [session.decode([token], 9 + index) for index, token in enumerate(IDS[9:])]
+    assert distance(np.concatenate(rows), forward(path, tiny, semantics, IDS)) < 0.06 * math.sqrt(tiny.layers)
 
 
 def test_positions_that_are_not_rotated_give_other_logits(tmp_path: Path) -> None:
