@@ -5,12 +5,13 @@ from __future__ import annotations
 from tokenmill.contracts.descriptors import (
     CacheStrategyDescriptor,
     CapturePolicyDescriptor,
+    LogitProcessorDescriptor,
     ModelSourceDescriptor,
     StepRouterDescriptor,
 )
 from tokenmill.hooks.markers import hookimpl
 
-from tokenmill_strategies import sources
+from tokenmill_strategies import processors, sources
 
 TOKENMILL_API = (1, 0)
 
@@ -77,3 +78,8 @@ def tokenmill_capture_policies() -> list[CapturePolicyDescriptor]:
 @hookimpl
 def tokenmill_model_sources() -> list[ModelSourceDescriptor]:
     return sources.descriptors()
+
+
+@hookimpl
+def tokenmill_logit_processors() -> list[LogitProcessorDescriptor]:
+    return processors.descriptors()
