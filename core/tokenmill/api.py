@@ -16,7 +16,7 @@ from tokenmill.errors import ConfigError
 from tokenmill.generation.cancelling import Cancel
 from tokenmill.generation.chat_template import ChatTemplate, Message
 from tokenmill.generation.conversation import Chat
-from tokenmill.generation.generator import Begin, Generator
+from tokenmill.generation.generator import Generator
 from tokenmill.generation.piece import Generation
 from tokenmill.generation.prompt import start_over
 from tokenmill.generation.session_pool import SessionPool
@@ -89,10 +89,21 @@ class Model:
         :param template_values: further variables of the chat template, such as `{"enable_thinking": False}`.
         :raises TemplateError: the model has no chat template, or it refuses the conversation.
         """
+        return collect(self.stream_chat(messages, template_values=template_values, cancel=cancel, **settings))
+
+    def stream_chat(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        template_values: Mapping[str, Any] | None = None,
+        cancel: Cancel | None = None,
+        **settings: Any,
+    ) -> Pieces:
+        """Reply to a conversation, piece by piece. Parameters and errors: see `chat`."""
         chosen = self._generator.settings(settings)
         given: Sequence[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         ids = self._generator.encode_conversation(given, template_values)
-        return collect(self._pieces(ids, chosen, context=(), cancel=cancel))
+        return self._pieces(ids, chosen, context=(), cancel=cancel)
 
     def conversation(
         self, messages: Sequence[Message] = (), *, template_values: Mapping[str, Any] | None = None, **settings: Any
@@ -120,9 +131,8 @@ class Model:
     def _pieces(
         self, ids: Sequence[int], settings: GenerationSettings, *, context: Sequence[int], cancel: Cancel | None
     ) -> Pieces:
-        begin: Begin = start_over
         with self._pool.lend() as session:
-            yield from self._generator.pieces(session, ids, settings, begin, context=context, cancel=cancel)
+            yield from self._generator.pieces(session, ids, settings, start_over, context=context, cancel=cancel)
 
     def __enter__(self) -> Model:
         return self
