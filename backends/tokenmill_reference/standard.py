@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import onnx
@@ -45,8 +45,27 @@ def bind_standard(instruction: Instruction) -> HostOperator:
 
     :raises Exception: whatever `onnx.reference` says of attributes that it cannot take.
     """
+    operator = _evaluator(instruction, instruction.attributes)
+    if not _caps_raw_scores(instruction):
+        return operator
+    uncapped = {name: value for name, value in instruction.attributes.items() if name != "softcap"}
+    raw = _evaluator(instruction, uncapped)
+    return lambda inputs: [*operator(inputs)[:3], raw(inputs)[3]]
+
+
+def _caps_raw_scores(instruction: Instruction) -> bool:
+    """`Attention` that gives its scores as they are before the soft cap, where `onnx.reference` gives them capped."""
+    attributes = instruction.attributes
+    asked = instruction.operator == "Attention" and instruction.domain == "" and len(instruction.outputs) > 3
+    return asked and attributes.get("qk_matmul_output_mode", 0) == 0 and attributes.get("softcap", 0.0) != 0
+
+
+def _evaluator(instruction: Instruction, attributes: Mapping[str, Any]) -> HostOperator:
     proto = onnx_ir.serde.serialize_node(instruction.node)
     proto.domain = instruction.domain
+    kept = [attribute for attribute in proto.attribute if attribute.name in attributes]
+    del proto.attribute[:]
+    proto.attribute.extend(kept)
     # Inputs stay undeclared, and one output is named without a type: the evaluator then resolves functions whose bodies
     # depend on the input types when it is called, and leaves all others resolved here.
     name = next(name for name in proto.output if name)

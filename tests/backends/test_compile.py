@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnx.parser
 import pytest
-import tokenmill.compile
+import tokenmill
 from node_cases import recorded_backends
 from tokenmill.errors import ConfigError, ModelFileError, PluginError, PortError, StepError, UnsupportedOperatorError
 
@@ -30,7 +30,7 @@ MODEL = """
 
 @pytest.fixture
 def graph(backend):
-    with tokenmill.compile.compile(onnx.parser.parse_model(MODEL), backend) as compiled:
+    with tokenmill.compile(onnx.parser.parse_model(MODEL), backend) as compiled:
         yield compiled
 
 
@@ -102,7 +102,7 @@ def test_sequences_and_optionals_as_graph_inputs_and_outputs(backend):
             same = Identity (more)
         }
     """)
-    with tokenmill.compile.compile(model, backend) as graph:
+    with tokenmill.compile(model, backend) as graph:
         assert [port.kind for port in graph.inputs] == ["sequence", "optional"]
         assert [port.kind for port in graph.outputs] == ["sequence", "tensor", "optional"]
         rows, more = [np.ones(2, np.float32)], np.zeros(1, np.float32)
@@ -128,30 +128,30 @@ def test_every_unsupported_operator_is_named_those_of_subgraphs_included(backend
     """)
     model.graph.node[0].name = "first"
     with pytest.raises(UnsupportedOperatorError, match=r"2 node.*vendor::Outer-3 'first'.*vendor::Inner-3"):
-        tokenmill.compile.compile(model, backend)
+        tokenmill.compile(model, backend)
 
 
 def test_no_model_no_backend_no_option(backend, tmp_path):
     with pytest.raises(ModelFileError):
-        tokenmill.compile.compile(tmp_path / "absent.onnx", backend)
+        tokenmill.compile(tmp_path / "absent.onnx", backend)
     with pytest.raises(ModelFileError):
-        tokenmill.compile.compile(b"", backend)
+        tokenmill.compile(b"", backend)
     with pytest.raises(PluginError, match="no_such_device"):
-        tokenmill.compile.compile(onnx.parser.parse_model(MODEL), "no_such_device")
+        tokenmill.compile(onnx.parser.parse_model(MODEL), "no_such_device")
     with pytest.raises(ConfigError, match="no_such_option"):
-        tokenmill.compile.compile(onnx.parser.parse_model(MODEL), backend, no_such_option=1)
+        tokenmill.compile(onnx.parser.parse_model(MODEL), backend, no_such_option=1)
 
 
 def test_from_a_path_and_from_bytes(backend, tmp_path):
     model = onnx.parser.parse_model(MODEL)
     onnx.save(model, tmp_path / "model.onnx")
     for source in (tmp_path / "model.onnx", str(tmp_path / "model.onnx"), model.SerializeToString()):
-        with tokenmill.compile.compile(source, backend) as graph:
+        with tokenmill.compile(source, backend) as graph:
             assert graph.run(feeds())["y"].shape == (2, 3)
 
 
 def test_a_closed_graph_refuses(backend):
-    graph = tokenmill.compile.compile(onnx.parser.parse_model(MODEL), backend)
+    graph = tokenmill.compile(onnx.parser.parse_model(MODEL), backend)
     graph.close()
     graph.close()
     with pytest.raises(StepError, match="closed"):

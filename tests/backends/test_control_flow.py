@@ -7,7 +7,7 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
-import tokenmill.compile
+import tokenmill
 from node_cases import recorded_backends
 from tokenmill.errors import OperatorError
 
@@ -24,7 +24,7 @@ def both(model, backend, **feeds):
     """Outputs of the backend, after they were found equal to onnxruntime's."""
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = dict(zip([output.name for output in session.get_outputs()], session.run(None, feeds), strict=True))
-    with tokenmill.compile.compile(model, backend) as graph:
+    with tokenmill.compile(model, backend) as graph:
         given = graph.run(feeds)
     assert list(given) == list(expected)
     for name, value in expected.items():
@@ -180,7 +180,7 @@ def test_scan_over_nothing_keeps_its_state_and_stacks_nothing(backend):
     """The oracle is the specification: onnxruntime ends the process with a division by zero here."""
     model = parsed(SCAN.format(attributes="scan_input_axes = [0, 1], scan_output_axes = [1, 0]"))
     empty = np.zeros((0, 2), np.float32)
-    with tokenmill.compile.compile(model, backend) as graph:
+    with tokenmill.compile(model, backend) as graph:
         result = graph.run(start=np.ones(2, np.float32), x=empty, y=empty.T)
     assert result["final"].tolist() == [1, 1]
     assert result["sums"].shape == (2, 0) and result["products"].shape == (0, 2)
@@ -215,7 +215,7 @@ def test_sequence_map_over_two_sequences_and_a_captured_tensor(backend):
         }
     """)
     a, b, scale = np.ones(2, np.float32), np.arange(3, dtype=np.float32), np.array([3], np.float32)
-    with tokenmill.compile.compile(model, backend) as graph:
+    with tokenmill.compile(model, backend) as graph:
         sums = graph.run(a=a, b=b, scale=scale)["sums"]
     assert_same(sums, [np.concatenate([a, b]) * 3, np.concatenate([b, a]) * 3])
 
@@ -245,13 +245,13 @@ def test_a_condition_that_is_no_single_bool_names_the_node(backend):
                 else_branch = e () => (float[n] q) { q = Neg (x) }>
         }
     """)
-    with tokenmill.compile.compile(model, backend) as graph:
+    with tokenmill.compile(model, backend) as graph:
         with pytest.raises(OperatorError, match=r"If-17.*bool\[2\]"):
             graph.run(go=np.array([True, False]), x=np.ones(2, np.float32))
         assert graph.run(go=[True], x=-np.ones(1, np.float32))["y"].tolist() == [1]
 
 
 def test_scan_inputs_of_different_lengths_are_refused(backend):
-    graph = tokenmill.compile.compile(parsed(SCAN.format(attributes="scan_input_axes = [0, 1]")), backend)
+    graph = tokenmill.compile(parsed(SCAN.format(attributes="scan_input_axes = [0, 1]")), backend)
     with pytest.raises(OperatorError, match=r"Scan-17.*\[2, 3\]"):
         graph.run(start=np.ones(2, np.float32), x=np.ones((2, 2), np.float32), y=np.ones((2, 3), np.float32))

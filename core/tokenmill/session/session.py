@@ -60,8 +60,8 @@ class SessionMark:
 class Session:
     """A decoder with a cache of its own; weights are shared with every session of the executable.
 
-    A call that raises, for whatever reason (Ctrl-C included), leaves the session as it was before the call. Calls from
-    several threads run one after the other; sessions of one executable run side by side.
+    A call that raises leaves the session as it was before the call; Ctrl-C does, too, unless it comes when all is done
+    but the return. Calls from several threads run one after the other; sessions of one executable run side by side.
 
     :param groups: each group of the cache with the strategy that keeps it.
     :param routers: asked in this order for every input that is no past.
@@ -220,10 +220,10 @@ class Session:
                 result = self._run(ids, want, values, kind)
             else:
                 result = self._run_chunks(ids, want, values, chunk)
+            self._checkpoint = None
         except BaseException:
             self._settle()
             raise
-        self._checkpoint = None
         return result
 
     def _run_chunks(self, ids: npt.NDArray[np.int64], want: Want, values: dict[str, Any], chunk: int) -> Any:

@@ -8,15 +8,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx_ir
 import onnxruntime
 import pytest
 from onnx import helper, numpy_helper
+from tokenmill.model.program import build_program
 from tokenmill_reference.contrib import operators
+from tokenmill_reference.fallback import create
 
-OPSETS = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
 
-
-def run_in_onnxruntime(
+def one_node(
     operator: str,
     inputs: Sequence[np.ndarray | None],
     attributes: Mapping[str, Any] | None = None,
@@ -24,10 +25,13 @@ def run_in_onnxruntime(
     *,
     domain: str = "com.microsoft",
     constants: Sequence[int] = (),
-) -> list[np.ndarray]:
-    """Run one node on the CPU provider without graph optimizations.
+    version: int = 21,
+) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """A model of one node, and what to feed it.
 
     Inputs in `constants`, and those of types that cannot be fed from numpy, become initializers.
+
+    :param version: of the standard domain.
     """
     names = [f"i{index}" if value is not None else "" for index, value in enumerate(inputs)]
     feeds, initializers, infos = {}, [], []
@@ -41,15 +45,40 @@ def run_in_onnxruntime(
             feeds[name] = value
             infos.append(helper.make_tensor_value_info(name, tensor.data_type, value.shape))
     results = [f"o{index}" for index in range(outputs)]
-    node = helper.make_node(operator, names, results, domain=domain, **dict(attributes or {}))
+    node = helper.make_node(operator, names, results, "tested", domain=domain, **dict(attributes or {}))
     graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=name) for name in results], initializers)
-    model = helper.make_model(graph, opset_imports=OPSETS, ir_version=10)
+    opsets = [helper.make_opsetid("", version), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
+
+
+def run_in_onnxruntime(
+    operator: str,
+    inputs: Sequence[np.ndarray | None],
+    attributes: Mapping[str, Any] | None = None,
+    outputs: int = 1,
+    **others: Any,
+) -> list[np.ndarray]:
+    """Run one node, as `one_node` makes it, on the CPU provider without graph optimizations."""
+    model, feeds = one_node(operator, inputs, attributes, outputs, **others)
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     return list(session.run(None, feeds))
+
+
+def run_in_fallback(
+    operator: str,
+    inputs: Sequence[np.ndarray | None],
+    attributes: Mapping[str, Any] | None = None,
+    outputs: int = 1,
+    **others: Any,
+) -> list[np.ndarray]:
+    """Run one node, as `one_node` makes it, through the host operators that every backend is offered."""
+    model, _ = one_node(operator, inputs, attributes, outputs, **others)
+    (instruction,) = build_program(onnx_ir.serde.deserialize_model(model)).instructions
+    return list(create().bind(instruction)(inputs))
 
 
 def distance(actual: np.ndarray, expected: np.ndarray, terms: int = 1) -> float:
