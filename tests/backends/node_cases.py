@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx.numpy_helper
-import tokenmill.compile
+import tokenmill
 from attrs import frozen
 from onnx.backend.test.case.test_case import TestCase
 from onnx.backend.test.loader import load_model_tests
@@ -58,7 +58,7 @@ def load_cases() -> dict[str, TestCase]:
 def failure(case: TestCase, backend: str) -> str | None:
     """Run a case; the first lines of what went wrong, or None when every output is right by the case's tolerances."""
     try:
-        with tokenmill.compile.compile(case.model, backend) as graph:
+        with tokenmill.compile(case.model, backend) as graph:
             for inputs, expected in case.data_sets:
                 names = [port.name for port in graph.inputs]
                 outputs = graph.run(dict(zip(names, map(_array, inputs), strict=True)))

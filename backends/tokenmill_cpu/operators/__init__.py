@@ -1,5 +1,11 @@
 """ONNX operators on top of kernels, by family. Importing a family registers its operators."""
 
+from tokenmill_cpu.operators import casts as casts
+from tokenmill_cpu.operators import elementwise as elementwise
+from tokenmill_cpu.operators import gathers as gathers
+from tokenmill_cpu.operators import joins as joins
+from tokenmill_cpu.operators import reductions as reductions
+from tokenmill_cpu.operators import shapes as shapes
 from tokenmill_cpu.operators.operator import Node, Operator, implements, preparation_of
 
 __all__ = ["Node", "Operator", "implements", "preparation_of"]

@@ -43,7 +43,7 @@ def _scatter_elements(node: Node) -> Operator | Declined:
 
 def _element_places(x: Array, indices: Array, axis: int) -> tuple[Array, ...]:
     """Each index counts along `axis`, on the other axes it stands where it is."""
-    places = list(np.indices(indices.shape, sparse=True))
+    places: list[Array] = list(np.indices(indices.shape, sparse=True))
     places[axis] = indices
     return tuple(places)
 

@@ -13,26 +13,23 @@ from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.operators.computed import Computed, Integers, integers
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 
+# numpy's stubs know `keepdims` as a literal only.
+_add: Callable[..., Any] = np.add.reduce
+_maximum: Callable[..., Any] = np.maximum.reduce
+_minimum: Callable[..., Any] = np.minimum.reduce
 
-def _sum(x: Array, axes: tuple[int, ...], keep: bool) -> Any:
+
+def _sum(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     if x.dtype.char == "e":
         # Summed in float32 and rounded once.
-        return np.add.reduce(x, axes, np.float32, keepdims=keep).astype(x.dtype)
-    return np.add.reduce(x, axes, x.dtype, keepdims=keep)
+        return _add(x, axes, np.float32, keepdims=keepdims).astype(x.dtype)
+    return _add(x, axes, x.dtype, keepdims=keepdims)
 
 
-def _mean(x: Array, axes: tuple[int, ...], keep: bool) -> Any:
+def _mean(x: Array, axes: tuple[int, ...], keepdims: bool) -> Any:
     wide = np.float32 if x.dtype.char == "e" else x.dtype
-    total = np.add.reduce(x, axes, wide, keepdims=keep)
+    total = _add(x, axes, wide, keepdims=keepdims)
     return (total / total.dtype.type(math.prod(x.shape[axis] for axis in axes))).astype(x.dtype, copy=False)
-
-
-def _maximum(x: Array, axes: tuple[int, ...], keep: bool) -> Any:
-    return np.maximum.reduce(x, axes, keepdims=keep)
-
-
-def _minimum(x: Array, axes: tuple[int, ...], keep: bool) -> Any:
-    return np.minimum.reduce(x, axes, keepdims=keep)
 
 
 #: What it computes, of which types, and since when its axes are an input and not an attribute.
@@ -62,7 +59,7 @@ class Reduction(Operator):
             if self._none_without_axes:
                 return (x,)
             axes = list(range(x.ndim))
-        return (np.asarray(self._reduce(x, tuple(axes), self._keep)),)
+        return (np.asarray(self._reduce(x, tuple(axes), keepdims=self._keep)),)
 
 
 @implements("", *_REDUCTIONS)

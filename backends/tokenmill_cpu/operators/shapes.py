@@ -138,7 +138,7 @@ class Filled(Shaped):
         self._value = value
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
-        return (np.full(self._read(inputs), self._value[0], self._value.dtype),)  # type: ignore[arg-type]
+        return (np.full(self._read(inputs), self._value[0], self._value.dtype),)
 
 
 @implements("", "ConstantOfShape")
@@ -158,7 +158,7 @@ def _range(node: Node) -> Operator:
         if start.dtype.kind != "i":
             # numpy's steps of floats are rounded otherwise than start + i * delta.
             return NotImplemented
-        return np.arange(start.item(), limit.item(), delta.item(), start.dtype)
+        return np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype)
 
     return Computed(count_up)
 
