@@ -18,6 +18,7 @@ from tokenmill.cli.settings import config_options, read_config
 from tokenmill.cli.statistics import statistics_json, statistics_line
 from tokenmill.cli.text_output import TextOutput
 from tokenmill.contracts.descriptors import ModelSourceDescriptor
+from tokenmill.errors import GenerationError
 from tokenmill.generation.cancelling import Cancel, cancelled_by_interrupt
 from tokenmill.generation.piece import Generation
 from tokenmill.generation.streaming import Pieces, collect
@@ -53,6 +54,8 @@ def generate(
     if system is not None and as_chat is False:
         raise click.UsageError("--system needs a chat template, and --raw applies none")
     prompt = _from_stdin() if prompt is None else prompt
+    if not prompt:
+        raise GenerationError("the prompt is empty", remedy="give a text")
     with ExitStack() as stack:
         with progress_bars() as progress:
             model = stack.enter_context(open_model(None, config, progress))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import tokenmill
 from tokenmill.api import Model
@@ -61,18 +62,12 @@ def test_one_token_of_prompt(textless: Model) -> None:
     assert one.text == ""
 
 
-def test_generations_leave_nothing_behind(textless: Model) -> None:
-    import tracemalloc
-
-    for _ in range(5):
-        textless.generate([1, 2, 3], max_new_tokens=2)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for _ in range(50):
-            textless.generate([1, 2, 3], max_new_tokens=2)
-        grown = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    # A cache of this model takes 256 KiB at full context, and a row of logits 2 KiB: neither is kept.
-    assert grown < 50 * 1024
+def test_memory_stays_where_it_is(textless: Model) -> None:
+    """A cache of this model takes 256 KiB at full context: 200 that were kept would be 50 MiB."""
+    process = psutil.Process()
+    for _ in range(20):
+        textless.generate([1, 2, 3], max_new_tokens=4, temperature=1.0)
+    before = process.memory_info().rss
+    for _ in range(200):
+        textless.generate([1, 2, 3], max_new_tokens=4, temperature=1.0)
+    assert process.memory_info().rss < before * 1.05

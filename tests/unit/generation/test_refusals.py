@@ -107,9 +107,11 @@ def test_an_empty_conversation(model: Model) -> None:
 def test_broken_text_files(directory: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.json"
     broken.write_text("{")
-    with tokenmill.load(directory, backend="reference", model={"tokenizer": str(broken)}) as model:
-        with pytest.raises(TokenizerError, match="cannot be read"):
-            model.generate("hi")
+    with (
+        tokenmill.load(directory, backend="reference", model={"tokenizer": str(broken)}) as model,
+        pytest.raises(TokenizerError, match="cannot be read"),
+    ):
+        model.generate("hi")
     template = tmp_path / "broken.jinja"
     template.write_text("{% if %}")
     with tokenmill.load(directory, backend="reference", model={"chat_template": str(template)}) as model:
