@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,11 @@ class Frame:
         return word
 
 
+# numpy's array object holds the pointer to its items right behind the head that every object has.
+_BEHIND_HEAD = object.__basicsize__
+_pointer_at = ctypes.c_ssize_t.from_address
+
+
 def address_of(array: npt.NDArray[Any]) -> int:
-    """Address of an array's first item."""
-    address: int = array.__array_interface__["data"][0]
-    return address
+    """Address of an array's first item. A step asks hundreds of times, and `array.ctypes.data` takes a microsecond."""
+    return _pointer_at(id(array) + _BEHIND_HEAD).value

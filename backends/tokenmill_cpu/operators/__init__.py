@@ -4,6 +4,7 @@ from tokenmill_cpu.operators import casts as casts
 from tokenmill_cpu.operators import elementwise as elementwise
 from tokenmill_cpu.operators import gathers as gathers
 from tokenmill_cpu.operators import joins as joins
+from tokenmill_cpu.operators import norms as norms
 from tokenmill_cpu.operators import reductions as reductions
 from tokenmill_cpu.operators import shapes as shapes
 from tokenmill_cpu.operators.operator import Node, Operator, implements, preparation_of

@@ -1,0 +1,22 @@
+"""Floats that are computed as float32: an operator widens what it gets and rounds its result once."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+
+from tokenmill_cpu.operators.operator import Array, contiguous
+
+FLOAT32 = np.dtype(np.float32)
+NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
+
+#: Items up to which splitting a launch costs more than it gains.
+SMALL = 20_000
+
+
+def widened(array: Array) -> Array | None:
+    """The array as float32 in C order; None when it is of another kind than float32, float16 and bfloat16."""
+    dtype = array.dtype
+    if dtype == FLOAT32:
+        return contiguous(array)
+    return array.astype(FLOAT32, order="C") if dtype in NARROW else None
