@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from tokenmill.api import Model, open_model
+from tokenmill.api import DEFAULT_MODEL, Model, open_model
 from tokenmill.cli.generation_options import generation_options, generation_overrides
 from tokenmill.cli.progress import progress_bars
 from tokenmill.cli.settings import config_options, read_config
@@ -64,7 +64,7 @@ def generate(
         pieces = stack.enter_context(closing(_pieces(model, prompt, system, as_chat, cancel)))
         if as_json:
             generation = collect(pieces)
-            reference = model_ref or config.model.ref
+            reference = config.model.ref or DEFAULT_MODEL
             output.write(json.dumps(_as_json(reference, generation), ensure_ascii=False, indent=2) + "\n")
         else:
             seen = []
@@ -126,7 +126,7 @@ def _from_stdin() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-def _as_json(reference: str | None, generation: Generation) -> dict[str, Any]:
+def _as_json(reference: str, generation: Generation) -> dict[str, Any]:
     """Keys are added, never renamed or removed."""
     return {
         "model": reference,

@@ -50,7 +50,7 @@ class GenerationSettings:
     stop: tuple[str, ...] = field(default=(), converter=_texts)
     stop_token_ids: tuple[int, ...] = field(default=(), converter=tuple)
     ignore_eos: bool = False
-    seed: int | None = None
+    seed: int | None = field(default=None, validator=optional(ge(0)))
     logprobs: int | None = field(default=None, validator=optional(and_(ge(0), le(100))))
     timeout_s: float | None = field(default=None, validator=optional(gt(0)))
 

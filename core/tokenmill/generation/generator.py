@@ -51,7 +51,16 @@ class Generator:
         return config.overridden({"generation": dict(given)}).generation if given else config.generation
 
     def encode(self, prompt: str | Sequence[int]) -> Sequence[int]:
-        """Ids of a prompt; token ids are taken as they are. :raises GenerationError: an empty text."""
+        """Ids of a prompt; token ids are taken as they are.
+
+        :raises GenerationError: an empty text, or what is neither text nor a sequence.
+        """
+        if isinstance(prompt, (bytes, bytearray)) or not hasattr(prompt, "__len__"):
+            raise GenerationError(
+                f"a prompt cannot be a {type(prompt).__name__}",
+                why="a model continues a text or a list of token ids",
+                remedy="decode bytes, and put a single id into a list",
+            )
         if not isinstance(prompt, str):
             return prompt
         if not prompt:

@@ -66,6 +66,10 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
             loop.iter = _through("_counted", loop.iter, loop.lineno)
         return template.set_environment(self)  # type: ignore[return-value]
 
+    def unsafe_undefined(self, obj: Any, attribute: str) -> Any:
+        """jinja2 would go on with an undefined value, which writes nothing."""
+        raise SecurityError(f"it reaches for '{attribute}' of a {type(obj).__name__}")
+
     def call(self, __context: Any, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         self._step()
         _check_numbers((*args, *kwargs.values()))

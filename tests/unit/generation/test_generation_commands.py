@@ -86,7 +86,8 @@ def test_json(directory: Path, model: Model) -> None:
 
 def test_options_are_settings(directory: Path, model: Model) -> None:
     text = model.generate("The mill", max_new_tokens=12, ignore_eos=True).text
-    options = "--top-k 5 --top-p 0.9 --min-p 0.01 --repetition-penalty 1.1 --min-new-tokens 2".split()
+    options = ["--top-k", "5", "--top-p", "0.9", "--min-p", "0.01", "--repetition-penalty", "1.1"]
+    options += ["--min-new-tokens", "2"]
     options += ["--frequency-penalty", "0.1", "--presence-penalty", "0.1", "--timeout", "60", "--stop", "zzz"]
     assert run("generate", directory, "The mill", "--raw", "-q", *options, *LIMIT).returncode == 0
     stopped = run("generate", directory, "The mill", "--raw", "--stop", text[2], "--stop", text[5], *LIMIT)
