@@ -1,5 +1,6 @@
 """ONNX operators on top of kernels, by family. Importing a family registers its operators."""
 
+from tokenmill_cpu.operators import activations as activations
 from tokenmill_cpu.operators import casts as casts
 from tokenmill_cpu.operators import elementwise as elementwise
 from tokenmill_cpu.operators import gathers as gathers

@@ -6,6 +6,7 @@ import numpy as np
 
 from tokenmill_cpu.launch import inlined
 from tokenmill_cpu.simd.vectors import (
+    absolute,
     fma,
     keep_nan,
     largest,
@@ -13,6 +14,7 @@ from tokenmill_cpu.simd.vectors import (
     rounded,
     smallest,
     splat_number,
+    where_negative,
 )
 
 
@@ -43,5 +45,84 @@ def exp(x):
 
 @inlined
 def sigmoid(x):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)), within 2e-7."""
     return number_vector(1.0) / (number_vector(1.0) + exp(-x))
+
+
+@inlined
+def silu(x, alpha):
+    """x * sigmoid(alpha * x)."""
+    return x / (number_vector(1.0) + exp(-(x * number_vector(alpha))))
+
+
+@inlined
+def tanh(x):
+    """Within 1.3e-7. Near zero a polynomial (Cephes), elsewhere 1 - 2 / (exp(2 |x|) + 1)."""
+    z, size = x * x, absolute(x)
+    p = number_vector(-5.70498872745e-3)
+    p = fma(p, z, number_vector(2.06390887954e-2))
+    p = fma(p, z, number_vector(-5.37397155531e-2))
+    p = fma(p, z, number_vector(1.33314422036e-1))
+    p = fma(p, z, number_vector(-3.33332819422e-1))
+    near = fma(p * z, x, x)
+    far = number_vector(1.0) - number_vector(2.0) / (exp(size + size) + number_vector(1.0))
+    return where_negative(size - number_vector(0.625), near, where_negative(x, -far, far))
+
+
+@inlined
+def erf(x):
+    """Within 1e-7. Near zero a polynomial, elsewhere 1 minus e to the power of one (N. Juffa)."""
+    z, size = x * x, absolute(x)
+    p = number_vector(-5.96761703e-4)
+    p = fma(p, z, number_vector(4.99119423e-3))
+    p = fma(p, z, number_vector(-2.67681349e-2))
+    p = fma(p, z, number_vector(1.12819925e-1))
+    p = fma(p, z, number_vector(-3.76125336e-1))
+    p = fma(p, z, number_vector(1.28379166e-1))
+    near = fma(p, x, x)
+    # From 4 on it rounds to 1, and the polynomial is not made for more.
+    t = keep_nan(x, smallest(size, number_vector(4.0)))
+    q = number_vector(-1.72853470e-5)
+    q = fma(q, t, number_vector(3.83197126e-4))
+    q = fma(q, t, number_vector(-3.88396438e-3))
+    q = fma(q, t, number_vector(2.42546219e-2))
+    q = fma(q, t, number_vector(-1.06777877e-1))
+    q = fma(q, t, number_vector(-6.34846687e-1))
+    q = fma(q, t, number_vector(-1.28717512e-1))
+    far = number_vector(1.0) - exp(fma(q, t, -t))
+    return where_negative(size - number_vector(0.927734375), near, where_negative(x, -far, far))
+
+
+@inlined
+def gelu(x):
+    """x / 2 * (1 + erf(x / sqrt(2))), within 1.2e-7 times |x|."""
+    return x * number_vector(0.5) * (number_vector(1.0) + erf(x * number_vector(0.7071067811865476)))
+
+
+@inlined
+def gelu_tanh(x):
+    """x / 2 * (1 + tanh(u)) with u = sqrt(2 / pi) * (x + 0.044715 x ** 3), as x * sigmoid(2 u)."""
+    z = x * x
+    twice = x * fma(z, number_vector(0.07135481282805733), number_vector(1.5957691216057308))
+    return x / (number_vector(1.0) + exp(-twice))
+
+
+@inlined
+def log1p(x):
+    """Logarithm of 1 + x for x from 0 to 1, within 2e-7: twice the inverse hyperbolic tangent of x / (2 + x)."""
+    s = x / (number_vector(2.0) + x)
+    z = s * s
+    p = number_vector(2 / 15)
+    p = fma(p, z, number_vector(2 / 13))
+    p = fma(p, z, number_vector(2 / 11))
+    p = fma(p, z, number_vector(2 / 9))
+    p = fma(p, z, number_vector(2 / 7))
+    p = fma(p, z, number_vector(2 / 5))
+    p = fma(p, z, number_vector(2 / 3))
+    return fma(p * z, s, s + s)
+
+
+@inlined
+def softplus(x):
+    """Logarithm of 1 + exp(x), within 2.5e-7."""
+    return largest(x, number_vector(0.0)) + log1p(exp(-absolute(x)))

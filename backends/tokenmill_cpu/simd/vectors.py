@@ -143,6 +143,14 @@ power_of_two = _operation(1, _power_of_two)
 keep_nan = _operation(2, lambda builder, a, b: builder.select(builder.fcmp_unordered("uno", a, a), a, b))
 
 
+def _choose(builder: ir.IRBuilder, a: ir.Value, x: ir.Value, y: ir.Value) -> ir.Value:
+    return builder.select(builder.fcmp_ordered("<", a, constant(0.0)), x, y)
+
+
+#: Where `a` is below zero, `x`; elsewhere, and where `a` is NaN, `y`.
+where_negative = _operation(3, _choose)
+
+
 def _overload(python: Callable[..., Any], vector: Any) -> None:
     @overload(python)
     def choose(a, b):  # type: ignore[no-untyped-def]
