@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from tokenmill.contracts.answers import Declined
 from tokenmill.contracts.fallback import HostFallback
-from tokenmill.errors import UnsupportedOperatorError
+from tokenmill.errors import TokenmillError, UnsupportedOperatorError
 from tokenmill.model.control_flow import CONTROL_FLOW
 from tokenmill.model.program import Instruction, Program
 
-from tokenmill_cpu.call import Call
+from tokenmill_cpu.call import Call, refusal
 from tokenmill_cpu.operators import Node, preparation_of
 from tokenmill_cpu.plan import Branching, Plan
 
@@ -63,7 +63,12 @@ def _call(instruction: Instruction, program: Program, fallback: HostFallback, ma
     prepare = preparation_of(instruction)
     declined = "it has no such operator"
     if prepare is not None:
-        operator = prepare(make_node(instruction, program))
+        try:
+            operator = prepare(make_node(instruction, program))
+        except TokenmillError:
+            raise
+        except Exception as error:
+            raise refusal(instruction, [], error) from error
         if not isinstance(operator, Declined):
             return Call(program, instruction, operator, fallback)
         declined = operator.reason

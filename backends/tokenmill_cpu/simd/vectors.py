@@ -25,7 +25,7 @@ FLOATS = ir.VectorType(F32, LANES)
 INTEGERS = ir.VectorType(I32, LANES)
 
 
-class _F32x16(types.Type):  # type: ignore[misc]
+class _F32x16(types.Type):
     def __init__(self) -> None:
         super().__init__(name="f32x16")
 
@@ -34,7 +34,7 @@ F32x16 = _F32x16()
 
 
 @register_model(_F32x16)
-class _Model(models.PrimitiveModel):  # type: ignore[misc]
+class _Model(models.PrimitiveModel):
     def __init__(self, manager: Any, kind: Any) -> None:
         super().__init__(manager, kind, FLOATS)
 
@@ -153,7 +153,7 @@ where_negative = _operation(3, _choose)
 
 def _overload(python: Callable[..., Any], vector: Any) -> None:
     @overload(python)
-    def choose(a, b):  # type: ignore[no-untyped-def]
+    def choose(a, b):
         return (lambda a, b: vector(a, b)) if a is F32x16 and b is F32x16 else None
 
 
@@ -164,7 +164,7 @@ _overload(operator.truediv, _divide)
 
 
 @overload(operator.neg)
-def _negated(x):  # type: ignore[no-untyped-def]
+def _negated(x):
     return (lambda x: _negate(x)) if x is F32x16 else None
 
 

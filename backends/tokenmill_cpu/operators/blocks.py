@@ -1,0 +1,154 @@
+"""Weights of 4 or 8 bits in blocks, as `MatMulNBits` and `GatherBlockQuantized` have them, unpacked and packed again."""
+
+from __future__ import annotations
+
+import numpy as np
+from attrs import define
+
+from tokenmill_cpu.operators.operator import Array
+from tokenmill_cpu.simd.integer_tile import BLOCK
+from tokenmill_cpu.simd.vectors import LANES
+
+#: Weight rows that are packed at a time, so that the unpacked form of all never exists.
+_CHUNK = 4096
+
+
+def unpack(packed: Array, bits: int) -> Array:
+    """uint8 values of bytes, along the last axis; the lower bits come first."""
+    if bits == 8:
+        return packed
+    per_byte = 8 // bits
+    shifts = np.arange(per_byte, dtype=np.uint8) * np.uint8(bits)
+    values = (packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)
+    return values.reshape(*packed.shape[:-1], packed.shape[-1] * per_byte)
+
+
+@define(eq=False)
+class BlockWeights:
+    """A matrix `[rows, width]` whose item is `scale * (value - zero point)`.
+
+    :param packed: uint8 `[rows, blocks, block size * bits / 8]`.
+    :param scales: `[rows, blocks]` float16 or float32.
+    :param zero_points: `[rows, blocks]`, float or integer; None is the middle of the range.
+    """
+
+    packed: Array
+    scales: Array
+    zero_points: Array | None
+    bits: int
+    width: int
+
+    @property
+    def rows(self) -> int:
+        return self.packed.shape[0]
+
+    @property
+    def block_size(self) -> int:
+        return self.packed.shape[2] * 8 // self.bits
+
+    @property
+    def middle(self) -> int:
+        return 1 << (self.bits - 1)
+
+    def dense(self) -> Array:
+        """The whole as float32 `[rows, width]`."""
+        values = unpack(self.packed, self.bits).astype(np.float32)
+        zero = self.middle if self.zero_points is None else self.zero_points.astype(np.float32)[..., None]
+        whole = (values - zero) * self.scales.astype(np.float32)[..., None]
+        return whole.reshape(self.rows, -1)[:, : self.width]
+
+
+def matmul_weights(
+    packed: Array, scales: Array, zero_points: Array | None, *, rows: int, width: int, bits: int, block_size: int
+) -> BlockWeights:
+    """From the inputs of a `MatMulNBits`, whose shapes exporters write in several ways.
+
+    :raises ValueError: sizes that do not belong together.
+    """
+    blocks = -(-width // block_size)
+    packed = packed.reshape(rows, blocks, block_size * bits // 8)
+    if zero_points is not None:
+        if zero_points.dtype == np.uint8:
+            zero_points = unpack(zero_points.reshape(rows, -1), bits)[:, :blocks]
+        else:
+            zero_points = zero_points.reshape(rows, blocks)
+    return BlockWeights(packed, scales.reshape(rows, blocks), zero_points, bits, width)
+
+
+@define(eq=False)
+class PackedBlocks:
+    """Weights in the layout of `simd.integer_tile`.
+
+    :param offsets: `scale * zero point`; None when all zero points are the middle.
+    :param shift: a scale holds for `2**shift` blocks of 32.
+    """
+
+    weights: Array
+    scales: Array
+    offsets: Array | None
+    shift: int
+    blocks: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.weights.nbytes + self.scales.nbytes + (0 if self.offsets is None else self.offsets.nbytes)
+
+    @property
+    def factor_stride(self) -> int:
+        """Bytes of a group's scales."""
+        return int(self.scales.strides[0])
+
+
+def pack(source: BlockWeights, *, scale_error: float) -> PackedBlocks:
+    """Interleave groups of 16 rows.
+
+    :param scale_error: relative error up to which scales may be kept as float16, for a tenth less to read.
+    """
+    rows, scale_blocks = source.scales.shape
+    groups, blocks = -(-rows // LANES), scale_blocks * source.block_size // BLOCK
+    weights = np.zeros((groups, blocks, 64 * source.bits), np.uint8)
+    for start in range(0, rows, _CHUNK):
+        end = min(start + _CHUNK, rows)
+        part = _interleaved(unpack(source.packed[start:end], source.bits), source.bits, blocks)
+        weights[start // LANES : start // LANES + len(part)] = part
+    scales = source.scales.astype(np.float32)
+    offsets = None
+    if source.zero_points is not None:
+        zero_points = source.zero_points.astype(np.float32)
+        if not np.all(zero_points == source.middle):
+            offsets = _by_group(scales * zero_points, groups)
+    scales = _by_group(scales, groups)
+    if _keeps(scales, scale_error) and (offsets is None or _keeps(offsets, scale_error)):
+        scales = scales.astype(np.float16)
+        offsets = None if offsets is None else offsets.astype(np.float16)
+    shift = (source.block_size // BLOCK).bit_length() - 1
+    return PackedBlocks(weights, scales, offsets, shift, blocks)
+
+
+def _interleaved(values: Array, bits: int, blocks: int) -> Array:
+    """`[rows, ...]` unsigned items to `[groups, blocks, bytes]`."""
+    rows = len(values)
+    groups = -(-rows // LANES)
+    if rows % LANES:
+        values = np.concatenate([values, np.zeros((groups * LANES - rows, *values.shape[1:]), np.uint8)])
+    if bits == 8:
+        steps = values.reshape(groups, LANES, blocks, 8, 4)
+        return steps.transpose(0, 2, 3, 1, 4).reshape(groups, blocks, 512)
+    halves = values.reshape(groups, LANES, blocks, 2, 4, 4)
+    low, high = halves[:, :, :, 0], halves[:, :, :, 1]
+    return (low | (high << 4)).transpose(0, 2, 3, 1, 4).reshape(groups, blocks, 256)
+
+
+def _by_group(numbers: Array, groups: int) -> Array:
+    """`[rows, blocks]` to `[groups, blocks, 16]`, with zeros for rows that are missing."""
+    rows, blocks = numbers.shape
+    whole = np.zeros((groups * LANES, blocks), np.float32)
+    whole[:rows] = numbers
+    return np.ascontiguousarray(whole.reshape(groups, LANES, blocks).transpose(0, 2, 1))
+
+
+def _keeps(numbers: Array, error: float) -> bool:
+    """Whether float16 holds each number within a relative error."""
+    with np.errstate(over="ignore"):
+        difference = np.abs(numbers.astype(np.float16).astype(np.float32) - numbers)
+    return bool(np.all(difference <= error * np.abs(numbers)))

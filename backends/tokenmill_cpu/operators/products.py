@@ -1,0 +1,133 @@
+"""Products of float matrices. float16 and bfloat16 are computed in float32 and rounded at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tokenmill.contracts.answers import Declined
+
+from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.kernels.dense_product import PANEL, dense_product
+from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
+
+
+def _is_float(array: Array) -> bool:
+    return array.dtype == np.float32 or array.dtype == np.float16 or array.dtype.name == "bfloat16"
+
+
+def _float32(array: Array) -> Array:
+    return contiguous(array if array.dtype == np.float32 else array.astype(np.float32))
+
+
+def _panels(matrix: Array) -> Array:
+    """`[inner, columns]` as `[panels, inner, 32]` float32, with zeros behind the last column."""
+    inner, columns = matrix.shape
+    count = -(-columns // PANEL)
+    panels = np.zeros((count, inner, PANEL), np.float32)
+    for panel in range(count):
+        part = matrix[:, panel * PANEL : (panel + 1) * PANEL]
+        panels[panel, :, : part.shape[1]] = part
+    return panels
+
+
+class DenseProduct(Operator):
+    """`x W (+ bias)` with a weight that is known beforehand.
+
+    :param matrix: `[inner, columns]` of any float type.
+    :param packs: inputs of the node that this replaces.
+    """
+
+    row_wise = True
+
+    def __init__(self, node: Node, matrix: Array, bias: Array | None = None, packs: Sequence[int] = (1,)) -> None:
+        node.address_of(dense_product)
+        self._inner, self._columns = matrix.shape
+        self._panels, self._bias = _panels(matrix), bias
+        self._weights = np.array([address_of(self._panels)], np.int64)
+        self._bias_address = 0 if bias is None else address_of(bias)
+        self.weight_bytes = self._panels.nbytes
+        self.packs = frozenset(position for position in packs if node.has_input(position))
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        given = inputs[0]
+        if not _is_float(given):
+            return NotImplemented
+        x = _float32(given)
+        inner, columns = self._inner, self._columns
+        if x.shape[-1] != inner:
+            raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {inner}")
+        out = np.empty((*x.shape[:-1], columns), np.float32)
+        if out.size:
+            places = np.array([address_of(x), address_of(out)], np.int64)
+            base = address_of(places)
+            frame.launch(
+                dense_product, min(frame.threads, len(self._panels)), base, address_of(self._weights), base + 8, 1,
+                out.size // columns, inner, columns, 4 * inner, 4 * PANEL, 4 * PANEL * inner, 4 * columns, 1,
+                self._bias_address, 0,
+            )  # fmt: skip
+        return (out if given.dtype == np.float32 else out.astype(given.dtype),)
+
+
+class ComputedProduct(Operator):
+    """A product of two matrices, or of stacks of them that are broadcast."""
+
+    def __init__(self, node: Node) -> None:
+        node.address_of(dense_product)
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        a, b = inputs
+        if not _is_float(a) or a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+            return NotImplemented
+        if a.shape[-1] != b.shape[-2]:
+            raise ValueError(f"matrices of {a.shape[-1]} columns and {b.shape[-2]} rows have no product")
+        return (multiply(frame, _float32(a), _float32(b)).astype(a.dtype, copy=False),)
+
+
+def multiply(frame: Frame, a: Array, b: Array) -> Array:
+    """The product of float32 stacks in C order."""
+    stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    (rows, inner), columns = a.shape[-2:], b.shape[-1]
+    out = np.empty((*stack, rows, columns), np.float32)
+    if out.size:
+        many_a, many_b, many_c = (_addresses(array, stack) for array in (a, b, out))
+        parts = min(frame.threads, -(-columns // PANEL) * many_c.size) if out.size * inner > 20_000 else 1
+        scratch = frame.scratch("panel", parts * inner * 4 * PANEL)
+        frame.launch(
+            dense_product, parts, address_of(many_a), address_of(many_b), address_of(many_c), many_c.size, rows, inner,
+            columns, 4 * inner, 4 * columns, 4 * PANEL, 4 * columns, 0, 0, scratch,
+        )  # fmt: skip
+    return out
+
+
+def _addresses(array: Array, stack: tuple[int, ...]) -> Array:
+    """Addresses of the matrices of a stack, in order."""
+    places = np.full((), address_of(array), np.int64)
+    for axis, (extent, stride) in enumerate(zip(array.shape[:-2], array.strides[:-2], strict=True)):
+        step = np.arange(extent, dtype=np.int64) * stride
+        places = places + step.reshape(-1, *(1,) * (array.ndim - 3 - axis))
+    return np.ascontiguousarray(np.broadcast_to(places, stack)).reshape(-1)
+
+
+@implements("", "MatMul")
+def _matmul(node: Node) -> Operator:
+    weight = node.constant(1)
+    if weight is not None and weight.ndim == 2 and _is_float(weight):
+        return DenseProduct(node, weight)
+    return ComputedProduct(node)
+
+
+@implements("", "Gemm", since=7)
+def _gemm(node: Node) -> Operator | Declined:
+    attributes = node.attributes
+    weight, bias = node.constant(1), node.constant(2)
+    if weight is None or not _is_float(weight) or attributes.get("transA", 0):
+        return Declined("its weight is computed")
+    columns = weight.shape[0 if attributes.get("transB", 0) else 1]
+    if node.has_input(2) and (bias is None or bias.size != columns):
+        return Declined("its addend is not one bias for all rows")
+    matrix = (weight.T if attributes.get("transB", 0) else weight).astype(np.float32) * attributes.get("alpha", 1.0)
+    if bias is not None:
+        bias = np.ascontiguousarray(bias.reshape(-1).astype(np.float32) * np.float32(attributes.get("beta", 1.0)))
+    return DenseProduct(node, matrix.astype(np.float32), bias, packs=(1, 2))

@@ -1,0 +1,133 @@
+"""Operators on weights in blocks of 4 or 8 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tokenmill.contracts.answers import Declined
+
+from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.kernels.integer_product import ROWS_IN_PLACE, integer_product, round_rows
+from tokenmill_cpu.operators.blocks import BlockWeights, PackedBlocks, matmul_weights, pack
+from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
+from tokenmill_cpu.operators.products import DenseProduct
+from tokenmill_cpu.simd.integer_tile import BLOCK, RECORD
+
+#: Of scales that a graph has as float32, when it allows int8 activations, whose own error is eight times larger.
+_ROUNDED_SCALES = 2.0**-11
+
+
+class IntegerProduct(Operator):
+    """`x W^T (+ bias)` with activations rounded to int8."""
+
+    row_wise = True
+
+    def __init__(self, node: Node, source: BlockWeights, weights: PackedBlocks, bias: Array | None) -> None:
+        self._kernel = integer_product(
+            source.bits, weights.scales.itemsize, weights.offsets is not None, node.level == "avx512_vnni"
+        )
+        node.address_of(self._kernel)
+        node.address_of(round_rows)
+        self._weights, self._bias = weights, bias
+        self._columns, self._width = source.rows, source.width
+        self._zero_point = 0 if weights.offsets is not None else source.middle
+        self._record_stride = weights.blocks * RECORD
+        self._groups = -(-source.rows // 16)
+        self.weight_bytes = weights.nbytes + (0 if bias is None else bias.nbytes)
+        # What no run changes, of the words behind the records and of those behind the output.
+        offsets = 0 if weights.offsets is None else address_of(weights.offsets)
+        self._packed = (
+            address_of(weights.weights), address_of(weights.scales), offsets, weights.shift, weights.blocks,
+            weights.factor_stride, 0 if bias is None else address_of(bias),
+        )  # fmt: skip
+        self.packs = frozenset(
+            position for position in (1, 2, 3, 5) if node.has_input(position) and node.constant(position) is not None
+        )
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        given = inputs[0]
+        x = contiguous(given if given.dtype == np.float32 else given.astype(np.float32))
+        if x.shape[-1] != self._width:
+            raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {self._width}")
+        out = np.empty((*x.shape[:-1], self._columns), np.float32)
+        rows = x.size // self._width if self._width else 0
+        if out.size:
+            self._launch(frame, address_of(x), rows, address_of(out))
+        return (out if given.dtype == np.float32 else out.astype(given.dtype),)
+
+    def _launch(self, frame: Frame, x: int, rows: int, out: int) -> None:
+        threads, stride = frame.threads, self._record_stride
+        parts = min(threads, self._groups)
+        if rows <= ROWS_IN_PLACE:
+            records, source = frame.scratch("records", parts * rows * stride), x
+        else:
+            records, source = frame.scratch("records", rows * stride), 0
+            frame.launch(
+                round_rows, min(threads, rows), x, 4 * self._width, rows, self._width, self._zero_point, records, stride
+            )
+        frame.launch(
+            self._kernel, parts, source, 4 * self._width, rows, self._width, self._zero_point, records, stride,
+            *self._packed, out, 4 * self._columns, self._columns,
+        )  # fmt: skip
+
+
+@implements("com.microsoft", "MatMulNBits")
+def _matmul_nbits(node: Node) -> Operator | Declined:
+    """Activations are rounded to int8 where the graph allows that (`accuracy_level` 4), else all is float32."""
+    attributes = node.attributes
+    if node.has_input(4):
+        return Declined("g_idx reorders its weights")
+    constants = [node.constant(position) for position in (1, 2, 3, 5)]
+    packed, scales, zero_points, bias = constants
+    if packed is None or scales is None:
+        return Declined("its weights are computed")
+    if (zero_points is None and node.has_input(3)) or (bias is None and node.has_input(5)):
+        return Declined("its zero points or bias are computed")
+    bits, block_size = attributes.get("bits", 4), attributes["block_size"]
+    if bits not in (2, 4, 8):
+        return Declined(f"weights of {bits} bits")
+    source = matmul_weights(
+        packed, scales, zero_points, rows=attributes["N"], width=attributes["K"], bits=bits, block_size=block_size
+    )
+    bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
+    if attributes.get("accuracy_level", 0) != 4 or bits == 2 or block_size % BLOCK:
+        return DenseProduct(node, source.dense().T, bias, packs=(1, 2, 3, 5))
+    exact = scales.dtype == np.float16
+    return IntegerProduct(node, source, pack(source, scale_error=0.0 if exact else _ROUNDED_SCALES), bias)
+
+
+class BlockGather(Operator):
+    """Rows of a table in blocks, as floats."""
+
+    def __init__(self, source: BlockWeights) -> None:
+        self._source = source
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        indices, source = inputs[1], self._source
+        flat = indices.reshape(-1)
+        if flat.size and not -source.rows <= flat.min() <= flat.max() < source.rows:
+            return NotImplemented
+        part = BlockWeights(
+            source.packed[flat], source.scales[flat],
+            None if source.zero_points is None else source.zero_points[flat], source.bits, source.width,
+        )  # fmt: skip
+        return (part.dense().reshape(*indices.shape, source.width).astype(source.scales.dtype),)
+
+
+@implements("com.microsoft", "GatherBlockQuantized")
+def _gather_block_quantized(node: Node) -> Operator | Declined:
+    attributes = node.attributes
+    table, scales, zero_points = node.constant(0), node.constant(2), node.constant(3)
+    if table is None or scales is None or (zero_points is None and node.has_input(3)):
+        return Declined("its table is computed")
+    bits, size = attributes.get("bits", 4), attributes.get("block_size", 128)
+    if table.dtype != np.uint8 or table.ndim != 2 or bits not in (4, 8):
+        return Declined(f"a table of {table.dtype} and rank {table.ndim}")
+    if attributes.get("gather_axis", 0) != 0 or attributes.get("quantize_axis", 1) not in (1, -1):
+        return Declined("it gathers rows of blocks along the last axis only")
+    rows, width = table.shape[0], table.shape[1] * 8 // bits
+    if width % size:
+        return Declined("its rows end within a block")
+    return BlockGather(matmul_weights(table, scales, zero_points, rows=rows, width=width, bits=bits, block_size=size))
