@@ -9,6 +9,7 @@ from tokenmill_cpu.operators import norms as norms
 from tokenmill_cpu.operators import products as products
 from tokenmill_cpu.operators import quantized as quantized
 from tokenmill_cpu.operators import reductions as reductions
+from tokenmill_cpu.operators import rotary as rotary
 from tokenmill_cpu.operators import shapes as shapes
 from tokenmill_cpu.operators import softmax as softmax
 from tokenmill_cpu.operators.operator import Node, Operator, implements, preparation_of
