@@ -9,7 +9,7 @@ import onnx.parser
 import onnx_ir
 import pytest
 from tokenmill.errors import ModelError
-from tokenmill.model.program import build_program, instruction_reads
+from tokenmill.model.program import build_program, host_array, instruction_reads
 
 
 def program(text, opset=17, functions=""):
@@ -136,3 +136,10 @@ def test_functions_that_call_each_other_in_a_circle_are_refused():
             "g (float[2] x) => (float[2] y) { y = local.F (x) }",
             functions='<domain: "local", opset_import: ["" : 17, "local" : 1]>\nF (x) => (y) { y = local.F (x) }',
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, bool, np.float16, ml_dtypes.bfloat16, ml_dtypes.int4])
+def test_constants_have_the_types_that_numpy_gives_to_others(dtype):
+    tensor = onnx_ir.serde.deserialize_tensor(onnx.numpy_helper.from_array(np.ones(3, dtype), "w"))
+    assert host_array(tensor).dtype is np.dtype(dtype)
+    np.testing.assert_array_equal(host_array(tensor), np.ones(3, dtype))

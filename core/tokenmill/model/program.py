@@ -111,7 +111,10 @@ def host_array(tensor: onnx_ir.TensorProtocol) -> np.ndarray[Any, Any]:
             item.decode("utf-8") if isinstance(item, bytes) else item for item in tensor.numpy().reshape(-1).tolist()
         ]
         return np.array(data, dtype=object).reshape(tuple(tensor.shape))
-    return np.asarray(tensor.numpy())
+    array = np.asarray(tensor.numpy())
+    # onnx-ir spells the byte order out, in a type that equals numpy's own and is another object: callers compare with `is`.
+    own = np.dtype(array.dtype.type)
+    return array.view(own) if own == array.dtype else array
 
 
 def build_program(model: onnx_ir.Model) -> Program:
