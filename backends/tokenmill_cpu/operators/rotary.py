@@ -10,7 +10,7 @@ import numpy as np
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.rotary import FROM_EACH, FROM_FIRST, FROM_PLACE, turn_halves, turn_neighbours
 from tokenmill_cpu.operators.floats import FLOAT32, SMALL, widened
-from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
+from tokenmill_cpu.operators.operator import Node, Operator, contiguous, implements
 
 _INT64 = np.dtype(np.int64)
 
