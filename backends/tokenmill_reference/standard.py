@@ -63,7 +63,7 @@ def _caps_raw_scores(instruction: Instruction) -> bool:
 def _evaluator(instruction: Instruction, attributes: Mapping[str, Any]) -> HostOperator:
     proto = onnx_ir.serde.serialize_node(instruction.node)
     proto.domain = instruction.domain
-    kept = [attribute for attribute in proto.attribute if attribute.name in attributes]
+    kept = [attribute for attribute in proto.attribute if attribute.name in {*attributes, *instruction.bodies}]
     del proto.attribute[:]
     proto.attribute.extend(kept)
     # Inputs stay undeclared, and one output is named without a type: the evaluator then resolves functions whose bodies
