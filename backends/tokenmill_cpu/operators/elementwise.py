@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from tokenmill.contracts.answers import Declined
 
+from tokenmill_cpu.operators.arithmetic import KERNELS, Arithmetic
 from tokenmill_cpu.operators.computed import Computed
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 
@@ -111,7 +112,8 @@ def _prepare_unary(node: Node) -> Operator:
 
 @implements("", *_BINARY, since=7)
 def _prepare_binary(node: Node) -> Operator:
-    return _binary(*_BINARY[node.instruction.operator])
+    plain = _binary(*_BINARY[node.instruction.operator])
+    return Arithmetic(node, plain) if node.instruction.operator in KERNELS else plain
 
 
 @implements("", *_MANY, since=8)
