@@ -34,11 +34,15 @@ class Append(Concat):
         binding = frame.bound.get(id(past))
         if binding is None or binding.axis != self._axis % past.ndim:
             return super().run(frame, inputs)
-        total = past.shape[binding.axis] + new.shape[binding.axis]
+        axis, length = binding.axis, past.shape[binding.axis]
+        # An assignment would broadcast what cannot be joined.
+        if new.shape != (*past.shape[:axis], new.shape[axis], *past.shape[axis + 1 :]):
+            raise ValueError(f"{list(new.shape)} does not continue {list(past.shape)} along axis {axis}")
+        total = length + new.shape[axis]
         if total > binding.capacity:
             raise ValueError(f"{total} entries are more than the {binding.capacity} that its storage holds")
         present = binding.view(total)
-        present[(*(slice(None),) * binding.axis, slice(past.shape[binding.axis], None))] = new
+        present[(*(slice(None),) * axis, slice(length, None))] = new
         return (present,)
 
 
