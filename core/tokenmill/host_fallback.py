@@ -55,4 +55,4 @@ class LazyHostFallback:
                 except PLUGIN_FAILURES as error:
                     what = f"the host operators of backend '{self._descriptor.name}' cannot be made"
                     raise PluginError(what, why=reason_of(error)) from error
-            return self._fallback  # type: ignore[return-value]
+            return self._fallback

@@ -98,7 +98,7 @@ def _field_value(attribute: attrs.Attribute[Any], setting: Setting, key: str) ->
         raise ConfigError(what, why=f"expected {describe(kind)}") from error
     try:
         if attribute.converter is not None:
-            value = attribute.converter(value)  # type: ignore[operator,call-arg]
+            value = attribute.converter(value)  # type: ignore[operator]
         if attribute.validator is not None:
             attribute.validator(None, attribute, value)
     except (ValueError, TypeError) as error:
