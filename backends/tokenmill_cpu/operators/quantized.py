@@ -15,9 +15,6 @@ from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, 
 from tokenmill_cpu.operators.products import DenseProduct
 from tokenmill_cpu.simd.integer_tile import BLOCK, RECORD
 
-#: Of scales that a graph has as float32, when it allows int8 activations, whose own error is eight times larger.
-_ROUNDED_SCALES = 2.0**-11
-
 
 class IntegerProduct(Operator):
     """`x W^T (+ bias)` with activations rounded to int8."""
@@ -94,8 +91,7 @@ def _matmul_nbits(node: Node) -> Operator | Declined:
     bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
     if attributes.get("accuracy_level", 0) != 4 or bits == 2 or block_size % BLOCK:
         return DenseProduct(node, source.dense().T, bias, packs=(1, 2, 3, 5))
-    exact = scales.dtype == np.float16
-    return IntegerProduct(node, source, pack(source, scale_error=0.0 if exact else _ROUNDED_SCALES), bias)
+    return IntegerProduct(node, source, pack(source), bias)
 
 
 class BlockGather(Operator):
