@@ -32,8 +32,8 @@ class Call:
 
     @property
     def reads(self) -> tuple[int | None, ...]:
-        """Slots of what `run` is given."""
-        return self.instruction.inputs
+        """Slots of what `run` is given: none where the operator holds a packed copy."""
+        return tuple(None if index in self.packs else slot for index, slot in enumerate(self.instruction.inputs))
 
     @property
     def packs(self) -> frozenset[int]:

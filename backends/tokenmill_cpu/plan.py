@@ -28,7 +28,6 @@ class Branching:
     bodies: Mapping[str, Plan]
     _operator: Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]] = field(init=False)
 
-    packs: frozenset[int] = field(default=frozenset(), init=False)
     runs_on = "cpu"
 
     @_operator.default

@@ -84,7 +84,7 @@ def _kept_constants(program: Program, calls: Sequence[Call | Branching]) -> dict
     """Constants that a run reads: a weight of which every reader keeps a packed copy is none."""
     read: set[int | None] = {*program.outputs, *program.inputs}
     for call in calls:
-        read.update(slot for index, slot in enumerate(call.reads) if index not in call.packs)
+        read.update(call.reads)
     return {slot: _read_only(program.constant(slot)) for slot in program.constants if slot in read}
 
 
