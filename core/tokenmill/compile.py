@@ -8,14 +8,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tokenmill.contracts.backend import Backend, Context, Executable, OperatorUse
 from tokenmill.errors import KernelError, SessionClosedError
-from tokenmill.model.graph import OnnxGraph, Port
 
 if TYPE_CHECKING:
     import onnx
+
+    from tokenmill.contracts.backend import Backend, Context, Executable, OperatorUse
+    from tokenmill.model.graph import OnnxGraph, Port
 
 
 class CompiledGraph:
@@ -119,6 +118,8 @@ def compile_graph(graph: OnnxGraph, backend: Backend, reasons: Sequence[str] = (
 
 
 def _owned(value: Any) -> Any:
+    import numpy as np  # here: what imports tokenmill need not load it
+
     if isinstance(value, np.ndarray):
         return value.copy()
     return [_owned(item) for item in value] if isinstance(value, (list, tuple)) else value
