@@ -5,33 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tokenmill
-from onnx import TensorProto, helper, numpy_helper
+from single_node import model_of
 
 ROWS = (1, 2, 3, 8, 21)
 
 
-def model(weights, *, accuracy, bits, block_size, width, columns):
-    inputs = ["x", "packed", "scales", *("" if w is None else n for n, w in list(weights.items())[2:3]), "", "bias"]
-    node = helper.make_node(
-        "MatMulNBits",
-        [name if name in ("x", "") or weights.get(name) is not None else "" for name in inputs],
-        ["y"],
-        domain="com.microsoft",
-        K=width,
-        N=columns,
-        bits=bits,
-        block_size=block_size,
-        accuracy_level=accuracy,
-    )
-    graph = helper.make_graph(
-        [node],
-        "product",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", columns])],
-        [numpy_helper.from_array(value, name) for name, value in weights.items() if value is not None],
-    )
-    domains = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=10)
+def model(weights, case, accuracy):
+    attributes = {"K": case["width"], "N": case["columns"], "accuracy_level": accuracy}
+    attributes |= {name: case[name] for name in ("bits", "block_size")}
+    x = np.zeros((1, case["width"]), np.float32)
+    inputs = [x, weights["packed"], weights["scales"], weights["points"], None, weights["bias"]]
+    return model_of("MatMulNBits", inputs, attributes, domain="com.microsoft", constants=(1, 2, 3, 5))[0]
 
 
 def random_weights(rng, *, bits, block_size, width, columns, zero_points, bias):
@@ -85,13 +69,12 @@ CASES = [
 def test_a_product_is_the_formulas(case, accuracy, level):
     rng = np.random.default_rng(5)
     weights, matrix = random_weights(rng, **case)
-    sizes = {name: case[name] for name in ("bits", "block_size", "width", "columns")}
     bias = 0 if weights["bias"] is None else weights["bias"].astype(np.float64)
-    with compiled(model(weights, accuracy=accuracy, **sizes), level) as product:
+    with compiled(model(weights, case, accuracy), level) as product:
         for rows in ROWS:
             x = rng.standard_normal((rows, case["width"])).astype(np.float32)
             exact = x.astype(np.float64) @ matrix.T + bias
-            error = np.abs(product.run({"x": x})["y"] - exact)
+            error = np.abs(product.run({"i0": x})["o0"] - exact)
             mass = np.abs(x).astype(np.float64) @ np.abs(matrix).T + np.abs(bias)
             if accuracy == 4:
                 # Half a step of each block of activations, and float32 sums.
@@ -108,15 +91,14 @@ def test_a_row_has_the_same_bits_alone_and_among_others_on_any_number_of_threads
     case = CASES[1]
     rng = np.random.default_rng(6)
     weights, _ = random_weights(rng, **case)
-    sizes = {name: case[name] for name in ("bits", "block_size", "width", "columns")}
-    graph = model(weights, accuracy=accuracy, **sizes)
+    graph = model(weights, case, accuracy)
     x = rng.standard_normal((8, case["width"])).astype(np.float32)
     with compiled(graph, threads=1) as alone:
-        expected = np.concatenate([alone.run({"x": x[i : i + 1]})["y"] for i in range(8)])
+        expected = np.concatenate([alone.run({"i0": x[i : i + 1]})["o0"] for i in range(8)])
     for threads in (1, 2, 3, 4):
         with compiled(graph, threads=threads) as product:
             for rows in range(1, 9):
-                assert product.run({"x": x[:rows]})["y"].tobytes() == expected[:rows].tobytes()
+                assert product.run({"i0": x[:rows]})["o0"].tobytes() == expected[:rows].tobytes()
 
 
 @pytest.mark.parametrize("accuracy", [0, 4])
@@ -125,11 +107,10 @@ def test_what_is_not_finite_spoils_its_row_and_no_other(accuracy, value):
     case = CASES[0]
     rng = np.random.default_rng(7)
     weights, _ = random_weights(rng, **case)
-    sizes = {name: case[name] for name in ("bits", "block_size", "width", "columns")}
     x = rng.standard_normal((3, case["width"])).astype(np.float32)
     x[1, 40] = value
-    with compiled(model(weights, accuracy=accuracy, **sizes)) as product:
-        y = product.run({"x": x})["y"]
+    with compiled(model(weights, case, accuracy)) as product:
+        y = product.run({"i0": x})["o0"]
     assert not np.isfinite(y[1]).any()
     assert np.isfinite(y[[0, 2]]).all()
 
@@ -138,6 +119,5 @@ def test_a_shape_that_does_not_fit_is_refused_and_the_next_run_works():
     case = CASES[0]
     weights, _ = random_weights(np.random.default_rng(8), **case)
     weights["scales"] = weights["scales"][:, :1]
-    sizes = {name: case[name] for name in ("bits", "block_size", "width", "columns")}
     with pytest.raises(tokenmill.errors.TokenmillError, match="MatMulNBits"):
-        compiled(model(weights, accuracy=4, **sizes))
+        compiled(model(weights, case, 4))

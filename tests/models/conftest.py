@@ -7,7 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tokenmill.config import load_config
+from tokenmill.errors import SourceError
 from tokenmill.home import home
+from tokenmill.hooks.registry import default_registry
+from tokenmill.references import resolve_model
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,14 @@ def built_model() -> Callable[[str], Path]:
         return path
 
     return directory
+
+
+@pytest.fixture(scope="session")
+def default_model() -> Path:
+    """Downloaded and imported once, into the cache of models."""
+    try:
+        return resolve_model("smollm2", load_config(), default_registry())
+    except SourceError as error:
+        if "cannot be reached" in str(error) and not os.environ.get("CI"):
+            pytest.skip(str(error))
+        raise

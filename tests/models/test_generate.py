@@ -14,10 +14,6 @@ import numpy as np
 import onnxruntime
 import pytest
 from tokenizers import Tokenizer
-from tokenmill.config import load_config
-from tokenmill.errors import SourceError
-from tokenmill.hooks.registry import default_registry
-from tokenmill.references import resolve_model
 
 pytestmark = pytest.mark.models
 
@@ -59,17 +55,6 @@ def greedy(directory: Path, ids: list[int]) -> tuple[list[int], list[float]]:
 def certain(margins: list[float]) -> int:
     """Tokens before the first small margin."""
     return next((index for index, margin in enumerate(margins) if margin < MARGIN), len(margins))
-
-
-@pytest.fixture(scope="module")
-def default_model() -> Path:
-    """Downloaded and imported once, into the cache of models."""
-    try:
-        return resolve_model("smollm2", load_config(), default_registry())
-    except SourceError as error:
-        if "cannot be reached" in str(error) and not os.environ.get("CI"):
-            pytest.skip(str(error))
-        raise
 
 
 PROMPT = "Write the numbers from 1 to 20, separated by commas."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,7 @@ import onnxruntime
 import pytest
 from gguf import GGUFReader, dequantize
 from tokenizers import Tokenizer
-from tokenmill.config import load_config
 from tokenmill.contracts.sourcing import NoProgress
-from tokenmill.errors import SourceError
-from tokenmill.hooks.registry import default_registry
-from tokenmill.references import resolve_model
 from tokenmill_strategies.sources.gguf_import.blocks import read_blocks
 from tokenmill_strategies.sources.gguf_import.byte_pairs import byte_pair_tokenizer
 from tokenmill_strategies.sources.pinned import ALIASES
@@ -27,19 +22,8 @@ CASES = json.loads((DATA / "tokenizer_cases.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
-def directory() -> Path:
-    """Downloaded and imported once, into the cache of models."""
-    try:
-        return resolve_model("smollm2", load_config(), default_registry())
-    except SourceError as error:
-        if "cannot be reached" in str(error) and not os.environ.get("CI"):
-            pytest.skip(str(error))
-        raise
-
-
-@pytest.fixture(scope="module")
-def tokenizer(directory: Path) -> Tokenizer:
-    return Tokenizer.from_file(str(directory / "tokenizer.json"))
+def tokenizer(default_model: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(default_model / "tokenizer.json"))
 
 
 def test_texts_become_the_tokens_of_llama_cpp(tokenizer: Tokenizer) -> None:
@@ -53,12 +37,12 @@ def test_tokens_become_the_texts_again(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(tokenizer.encode(text).ids, skip_special_tokens=False) == text
 
 
-def test_the_text_is_as_likely_as_the_weights_of_the_file_make_it(directory: Path, tokenizer: Tokenizer) -> None:
+def test_the_text_is_as_likely_as_the_weights_of_the_file_make_it(default_model: Path, tokenizer: Tokenizer) -> None:
     """The mean negative log-likelihood of the weights in float32 is 3.186 (entry `smollm2-135m-fp32`)."""
     ids = tokenizer.encode((DATA / "text.txt").read_text(encoding="utf-8")).ids
-    config = json.loads((directory / "genai_config.json").read_text(encoding="utf-8"))["model"]["decoder"]
+    config = json.loads((default_model / "genai_config.json").read_text(encoding="utf-8"))["model"]["decoder"]
     empty = np.zeros((1, config["num_key_value_heads"], 0, config["head_size"]), np.float32)
-    session = onnxruntime.InferenceSession(str(directory / "model.onnx"), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(default_model / "model.onnx"), providers=["CPUExecutionProvider"])
     feeds = {port.name: empty for port in session.get_inputs() if port.name.startswith("past_key_values.")}
     feeds |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, len(ids)), np.int64)}
     scores = session.run(["logits"], feeds)[0][0, :-1].astype(np.float64)
@@ -70,7 +54,7 @@ def test_the_text_is_as_likely_as_the_weights_of_the_file_make_it(directory: Pat
     assert loss == pytest.approx(3.19, abs=0.01)
 
 
-def test_every_weight_is_that_of_the_file(directory: Path) -> None:
+def test_every_weight_is_that_of_the_file(default_model: Path) -> None:
     """Within one float32 ulp of the largest weight of its block of 32, and to the bit where nothing has a minimum."""
     path = WheelSource().resolve(ALIASES["smollm2"], NoProgress())
     matrices = [tensor for tensor in GGUFReader(path).tensors if len(tensor.shape) == 2]
@@ -82,8 +66,8 @@ def test_every_weight_is_that_of_the_file(directory: Path) -> None:
         assert (np.abs(found - wanted) <= ulps * np.spacing(largest)).all(), tensor.name
 
 
-def test_special_tokens_are_the_file_s(directory: Path, tokenizer: Tokenizer) -> None:
-    model = json.loads((directory / "genai_config.json").read_text(encoding="utf-8"))["model"]
+def test_special_tokens_are_the_file_s(default_model: Path, tokenizer: Tokenizer) -> None:
+    model = json.loads((default_model / "genai_config.json").read_text(encoding="utf-8"))["model"]
     assert [tokenizer.id_to_token(i) for i in model["eos_token_id"]] == ["<|im_end|>", "<|endoftext|>"]
     assert tokenizer.id_to_token(model["bos_token_id"]) == "<|im_start|>"
     assert tokenizer.decode([1, 2]) == ""

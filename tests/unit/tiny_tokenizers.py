@@ -6,21 +6,27 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-TEXT = Path(__file__).parents[2] / "data" / "text.txt"
+TEXT = Path(__file__).parents[1] / "data" / "text.txt"
 
 
-def byte_level() -> Tokenizer:
-    """A trained byte-level BPE with special tokens, and added ones that are text."""
+def trained_byte_level(vocabulary: int) -> Tokenizer:
+    """A byte-level BPE with special tokens."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=500,
+        vocab_size=vocabulary,
         special_tokens=["<pad>", "<s>", "</s>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train([str(TEXT)], trainer)
+    return tokenizer
+
+
+def byte_level() -> Tokenizer:
+    """A byte-level BPE with special tokens, and added ones that are text."""
+    tokenizer = trained_byte_level(500)
     tokenizer.add_tokens([AddedToken("<think>", normalized=False), AddedToken("\t \n", normalized=False)])
     tokenizer.add_tokens([AddedToken("é🦙", normalized=False)])
     return tokenizer
