@@ -16,6 +16,9 @@ from tokenmill_cpu.pool import DecodePool
 
 _BLOCK_BYTES = 512
 
+#: Items up to which splitting a launch costs more than it gains.
+_SMALL = 20_000
+
 
 class Frame:
     """State of one context's runs.
@@ -47,6 +50,10 @@ class Frame:
         """
         kernel.pack_into(self._block_bytes, 0, self._error_address, *words)
         self._pool.launch(kernel.address, self._block_address, parts)
+
+    def parts(self, items: int, pieces: int) -> int:
+        """How many parts a launch on so many items is split into, of which `pieces` can be told apart."""
+        return 1 if items < _SMALL else min(self.threads, pieces)
 
     def scratch(self, name: str, nbytes: int) -> int:
         """Address of at least `nbytes` bytes at a multiple of 64, which an operator uses within one call of `run`."""

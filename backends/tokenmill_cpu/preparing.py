@@ -68,7 +68,11 @@ def _call(instruction: Instruction, program: Program, fallback: HostFallback, ma
         except TokenmillError:
             raise
         except Exception as error:
-            raise refusal(instruction, [], error) from error
+            known = [
+                program.constant(slot) if slot is not None and slot in program.constants else None
+                for slot in instruction.inputs
+            ]
+            raise refusal(instruction, known, error) from error
         if not isinstance(operator, Declined):
             return Call(program, instruction, operator, fallback)
         declined = operator.reason

@@ -14,9 +14,9 @@ from tokenmill_cpu.simd.vectors import LANES, load_f32, read_f32, read_i64, stor
 #: Columns of a panel.
 PANEL = 2 * LANES
 
-_eight = product_tile(8, 2, accumulate=False)
-_four = product_tile(4, 2, accumulate=False)
-_one = product_tile(1, 2, accumulate=False)
+_eight = product_tile(8, 2)
+_four = product_tile(4, 2)
+_one = product_tile(1, 2)
 
 
 @inlined

@@ -90,72 +90,25 @@ def integer_product(bits: int, scale_bytes: int, has_offsets: bool, has_vnni: bo
                 _round_row(x + row * stride, width, record_stride // RECORD, zero_point, records + row * record_stride)
         margin = np.empty(4 * LANES, np.float32)
         for group in range(groups * thread // threads, groups * (thread + 1) // threads):
-            w, s, o = (
-                weights + group * blocks * 64 * bits,
-                scales + group * factor_stride,
-                offsets + group * factor_stride,
-            )
             count = min(columns - group * LANES, LANES)
+            step = out_stride if count == LANES else LANES * 4
+            factors = group * factor_stride
+            w = weights + group * blocks * 64 * bits
+            panel = (w, scales + factors, offsets + factors, shift, blocks, record_stride, step)
             row = 0
             while row < rows:
                 target = out + row * out_stride + group * LANES * 4
                 place = target if count == LANES else margin.ctypes.data
-                step = out_stride if count == LANES else LANES * 4
                 r = records + row * record_stride
                 if rows - row >= 4:
                     done = 4
-                    integer_tile(
-                        4,
-                        bits,
-                        scale_bytes,
-                        has_offsets,
-                        has_vnni,
-                        w,
-                        s,
-                        o,
-                        shift,
-                        r,
-                        record_stride,
-                        blocks,
-                        place,
-                        step,
-                    )
+                    integer_tile(4, bits, scale_bytes, has_offsets, has_vnni, r, place, panel)
                 elif rows - row >= 2:
                     done = 2
-                    integer_tile(
-                        2,
-                        bits,
-                        scale_bytes,
-                        has_offsets,
-                        has_vnni,
-                        w,
-                        s,
-                        o,
-                        shift,
-                        r,
-                        record_stride,
-                        blocks,
-                        place,
-                        step,
-                    )
+                    integer_tile(2, bits, scale_bytes, has_offsets, has_vnni, r, place, panel)
                 else:
                     done = 1
-                    integer_tile(
-                        1,
-                        bits,
-                        scale_bytes,
-                        has_offsets,
-                        has_vnni,
-                        w,
-                        s,
-                        o,
-                        shift,
-                        r,
-                        record_stride,
-                        blocks,
-                        place,
-                        step,
-                    )
+                    integer_tile(1, bits, scale_bytes, has_offsets, has_vnni, r, place, panel)
                 for i in range(done):
                     if count < LANES:
                         vector = load_f32(place + i * step)

@@ -14,7 +14,7 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels import activations as kernels
 from tokenmill_cpu.launch import Kernel
-from tokenmill_cpu.operators.floats import FLOAT32, SMALL, widened
+from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Node, Operator, implements
 
 
@@ -34,9 +34,9 @@ class Activation(Operator):
         if x is None:
             return NotImplemented
         y = np.empty(given.shape, FLOAT32)
-        parts = 1 if count < SMALL else frame.threads
+        parts = frame.parts(count, count)
         frame.launch(self._kernel, parts, address_of(x), address_of(y), count, *self._parameters)
-        return (y if given.dtype == FLOAT32 else y.astype(given.dtype),)
+        return (narrowed(y, given.dtype),)
 
 
 class BiasedActivation(Operator):
@@ -56,9 +56,9 @@ class BiasedActivation(Operator):
         y = np.empty(x.shape, FLOAT32)
         width = bias.size
         rows = x.size // width
-        parts = 1 if x.size < SMALL else min(frame.threads, rows)
+        parts = frame.parts(x.size, rows)
         frame.launch(self._kernel, parts, address_of(x), address_of(y), address_of(bias), rows, width)
-        return (y if given.dtype == FLOAT32 else y.astype(given.dtype),)
+        return (narrowed(y, given.dtype),)
 
 
 _STANDARD = {

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.arithmetic import add, divide, multiply, subtract
-from tokenmill_cpu.operators.floats import FLOAT32, SMALL
+from tokenmill_cpu.operators.floats import FLOAT32
 from tokenmill_cpu.operators.operator import Array, Node, Operator
 
 KERNELS = {"Add": add, "Sub": subtract, "Mul": multiply, "Div": divide}
@@ -41,7 +41,7 @@ class Arithmetic(Operator):
             return self._plain.run(frame, inputs)
         y = np.empty(shape, FLOAT32)
         rows = largest.size // width
-        parts = 1 if y.size < SMALL else min(frame.threads, rows)
+        parts = frame.parts(y.size, rows)
         frame.launch(self._kernel, parts, address_of(a), address_of(b), address_of(y), rows, width, *a_steps, *b_steps)
         return (y,)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 
@@ -10,8 +12,10 @@ from tokenmill_cpu.operators.operator import Array, contiguous
 FLOAT32 = np.dtype(np.float32)
 NARROW = frozenset({np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)})
 
-#: Items up to which splitting a launch costs more than it gains.
-SMALL = 20_000
+
+def is_float(array: Array) -> bool:
+    """Whether `widened` takes it."""
+    return array.dtype == FLOAT32 or array.dtype in NARROW
 
 
 def widened(array: Array) -> Array | None:
@@ -20,3 +24,8 @@ def widened(array: Array) -> Array | None:
     if dtype == FLOAT32:
         return contiguous(array)
     return array.astype(FLOAT32, order="C") if dtype in NARROW else None
+
+
+def narrowed(array: Array, dtype: np.dtype[Any]) -> Array:
+    """A float32 result in the type that was asked for: itself when that is float32."""
+    return array if dtype == FLOAT32 else array.astype(dtype)

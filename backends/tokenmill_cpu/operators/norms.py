@@ -12,7 +12,7 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.norms import layer_norm, rms_norm
 from tokenmill_cpu.launch import Kernel
-from tokenmill_cpu.operators.floats import FLOAT32, SMALL, widened
+from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Node, Operator, implements
 
 Shape = tuple[int, ...]
@@ -118,13 +118,12 @@ class Normalization(Operator):
             results.append(result)
         frame.launch(
             self._kernel,
-            1 if x.size < SMALL else min(frame.threads, rows),
+            frame.parts(x.size, rows),
             address_of(x), skip, bias, gamma, beta, target, total, means, factors, rows, width, skip_rows, self._epsilon,
         )  # fmt: skip
-        if kind != FLOAT32:
-            results[0] = y.astype(kind)
-        if given.dtype != FLOAT32 and "total" in self._wanted:
-            results[3] = results[3].astype(given.dtype)
+        results[0] = narrowed(y, kind)
+        if "total" in self._wanted:
+            results[3] = narrowed(results[3], given.dtype)
         return results
 
 

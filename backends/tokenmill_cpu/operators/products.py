@@ -10,15 +10,8 @@ from tokenmill.contracts.answers import Declined
 
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.dense_product import PANEL, dense_product
-from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
-
-
-def _is_float(array: Array) -> bool:
-    return array.dtype == np.float32 or array.dtype == np.float16 or array.dtype.name == "bfloat16"
-
-
-def _float32(array: Array) -> Array:
-    return contiguous(array if array.dtype == np.float32 else array.astype(np.float32))
+from tokenmill_cpu.operators.floats import is_float, narrowed, widened
+from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 
 
 def _panels(matrix: Array) -> Array:
@@ -52,9 +45,9 @@ class DenseProduct(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        if not _is_float(given):
+        x = widened(given)
+        if x is None:
             return NotImplemented
-        x = _float32(given)
         inner, columns = self._inner, self._columns
         if x.shape[-1] != inner:
             raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {inner}")
@@ -67,7 +60,7 @@ class DenseProduct(Operator):
                 out.size // columns, inner, columns, 4 * inner, 4 * PANEL, 4 * PANEL * inner, 4 * columns, 1,
                 self._bias_address, 0,
             )  # fmt: skip
-        return (out if given.dtype == np.float32 else out.astype(given.dtype),)
+        return (narrowed(out, given.dtype),)
 
 
 class ComputedProduct(Operator):
@@ -78,11 +71,12 @@ class ComputedProduct(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         a, b = inputs
-        if not _is_float(a) or a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
+        wide_a, wide_b = widened(a), widened(b)
+        if wide_a is None or wide_b is None or a.dtype != b.dtype or a.ndim < 2 or b.ndim < 2:
             return NotImplemented
         if a.shape[-1] != b.shape[-2]:
             raise ValueError(f"matrices of {a.shape[-1]} columns and {b.shape[-2]} rows have no product")
-        return (multiply(frame, _float32(a), _float32(b)).astype(a.dtype, copy=False),)
+        return (narrowed(multiply(frame, wide_a, wide_b), a.dtype),)
 
 
 def multiply(frame: Frame, a: Array, b: Array) -> Array:
@@ -92,7 +86,7 @@ def multiply(frame: Frame, a: Array, b: Array) -> Array:
     out = np.empty((*stack, rows, columns), np.float32)
     if out.size:
         many_a, many_b, many_c = (_addresses(array, stack) for array in (a, b, out))
-        parts = min(frame.threads, -(-columns // PANEL) * many_c.size) if out.size * inner > 20_000 else 1
+        parts = frame.parts(out.size * inner, -(-columns // PANEL) * many_c.size)
         scratch = frame.scratch("panel", parts * inner * 4 * PANEL)
         frame.launch(
             dense_product, parts, address_of(many_a), address_of(many_b), address_of(many_c), many_c.size, rows, inner,
@@ -113,7 +107,7 @@ def _addresses(array: Array, stack: tuple[int, ...]) -> Array:
 @implements("", "MatMul")
 def _matmul(node: Node) -> Operator:
     weight = node.constant(1)
-    if weight is not None and weight.ndim == 2 and _is_float(weight):
+    if weight is not None and weight.ndim == 2 and is_float(weight):
         return DenseProduct(node, weight)
     return ComputedProduct(node)
 
@@ -122,7 +116,7 @@ def _matmul(node: Node) -> Operator:
 def _gemm(node: Node) -> Operator | Declined:
     attributes = node.attributes
     weight, bias = node.constant(1), node.constant(2)
-    if weight is None or not _is_float(weight) or attributes.get("transA", 0):
+    if weight is None or not is_float(weight) or attributes.get("transA", 0):
         return Declined("its weight is computed")
     columns = weight.shape[0 if attributes.get("transB", 0) else 1]
     if node.has_input(2) and (bias is None or bias.size != columns):

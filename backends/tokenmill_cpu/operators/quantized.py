@@ -11,9 +11,11 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.integer_product import ROWS_IN_PLACE, integer_product, round_rows
 from tokenmill_cpu.operators.blocks import BlockWeights, PackedBlocks, matmul_weights, pack
-from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
+from tokenmill_cpu.operators.floats import narrowed, widened
+from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 from tokenmill_cpu.operators.products import DenseProduct
 from tokenmill_cpu.simd.integer_tile import BLOCK, RECORD
+from tokenmill_cpu.simd.vectors import LANES
 
 
 class IntegerProduct(Operator):
@@ -31,7 +33,7 @@ class IntegerProduct(Operator):
         self._columns, self._width = source.rows, source.width
         self._zero_point = 0 if weights.offsets is not None else source.middle
         self._record_stride = weights.blocks * RECORD
-        self._groups = -(-source.rows // 16)
+        self._groups = -(-source.rows // LANES)
         self.weight_bytes = weights.nbytes + (0 if bias is None else bias.nbytes)
         # What no run changes, of the words behind the records and of those behind the output.
         offsets = 0 if weights.offsets is None else address_of(weights.offsets)
@@ -45,14 +47,16 @@ class IntegerProduct(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        x = contiguous(given if given.dtype == np.float32 else given.astype(np.float32))
+        x = widened(given)
+        if x is None:
+            return NotImplemented
         if x.shape[-1] != self._width:
             raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {self._width}")
         out = np.empty((*x.shape[:-1], self._columns), np.float32)
         rows = x.size // self._width if self._width else 0
         if out.size:
             self._launch(frame, address_of(x), rows, address_of(out))
-        return (out if given.dtype == np.float32 else out.astype(given.dtype),)
+        return (narrowed(out, given.dtype),)
 
     def _launch(self, frame: Frame, x: int, rows: int, out: int) -> None:
         threads, stride = frame.threads, self._record_stride

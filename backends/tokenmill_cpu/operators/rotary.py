@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.rotary import FROM_EACH, FROM_FIRST, FROM_PLACE, turn_halves, turn_neighbours
-from tokenmill_cpu.operators.floats import FLOAT32, SMALL, widened
+from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Node, Operator, contiguous, implements
 
 _INT64 = np.dtype(np.int64)
@@ -81,11 +81,11 @@ class RotaryEmbedding(Operator):
         y = np.empty(shape, FLOAT32)
         frame.launch(
             self._kernel,
-            1 if x.size < SMALL else min(frame.threads, batch * sequence),
+            frame.parts(x.size, batch * sequence),
             address_of(x), address_of(y), 0 if positions is None else address_of(positions), address_of(cosine),
             address_of(sine), batch, sequence, heads, size, half, rows, token_bytes, head_bytes, source,
         )  # fmt: skip
-        return (y if given.dtype == FLOAT32 else y.astype(given.dtype),)
+        return (narrowed(y, given.dtype),)
 
 
 @implements("com.microsoft", "RotaryEmbedding")

@@ -11,7 +11,7 @@ import numpy as np
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.softmax import log_softmax, softmax
 from tokenmill_cpu.launch import Kernel
-from tokenmill_cpu.operators.floats import FLOAT32, SMALL, widened
+from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Node, Operator, implements
 
 
@@ -34,11 +34,11 @@ class Softmax(Operator):
         y = np.empty(x.shape, FLOAT32)
         width = prod(shape[axis:]) if self._flattens else x.shape[-1]
         rows = x.size // width
-        parts = 1 if x.size < SMALL else min(frame.threads, rows)
+        parts = frame.parts(x.size, rows)
         frame.launch(self._kernel, parts, address_of(x), address_of(y), rows, width)
         if not along_last:
             y = np.moveaxis(y, -1, axis)
-        return (y if given.dtype == FLOAT32 else y.astype(given.dtype),)
+        return (narrowed(y, given.dtype),)
 
 
 _KERNELS = {"Softmax": softmax, "LogSoftmax": log_softmax}

@@ -48,31 +48,30 @@ _AHEAD = 2048
 
 
 @intrinsic(prefer_literal=True)
-def integer_tile(
-    typing_context, rows, bits, scale_bytes, has_offsets, has_vnni,
-    weights, scales, offsets, shift, records, record_stride, blocks, out, out_stride,
-):  # fmt: skip
-    """`integer_tile(rows, bits, scale_bytes, has_offsets, has_vnni, ...)`: `rows` x 16 float32 at `out`.
+def integer_tile(typing_context, rows, bits, scale_bytes, has_offsets, has_vnni, records, out, panel):
+    """`integer_tile(rows, bits, scale_bytes, has_offsets, has_vnni, records, out, panel)`: `rows` x 16 float32 at `out`.
 
-    The leading arguments are literals; addresses and strides are bytes. A row's bits do not depend on `rows`.
+    `panel` is (weights, scales, offsets, shift, blocks, record stride, out stride); addresses and strides are bytes. The
+    first five arguments are literals. A row's bits do not depend on `rows`.
     """
     rows_, bits_, scale_bytes_ = rows.literal_value, bits.literal_value, scale_bytes.literal_value
     offset_, vnni_ = has_offsets.literal_value, has_vnni.literal_value
     kind = {2: "f16", 4: "f32"}[scale_bytes_]
 
     def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> ir.Value:
-        weights, scales, offsets, shift, records, record_stride, blocks, out, out_stride = values[5:]
+        records, out, panel = values[5:]
+        weights, scales, offsets, shift, blocks, record_stride, out_stride = cgutils.unpack_tuple(builder, panel)
         totals = [cgutils.alloca_once_value(builder, constant(0.0)) for _ in range(rows_)]
         with cgutils.for_range(builder, blocks) as loop:
             block = loop.index
-            panel = _at(builder, weights, block, 64 * bits_)
-            prefetch_lines(builder, builder.add(panel, ir.Constant(I64, _AHEAD)), bits_)
+            quads = _at(builder, weights, block, 64 * bits_)
+            prefetch_lines(builder, builder.add(quads, ir.Constant(I64, _AHEAD)), bits_)
             factor = builder.lshr(block, shift)
             scale = load_floats(builder, _at(builder, scales, factor, LANES * scale_bytes_), kind)
             offset = (
                 load_floats(builder, _at(builder, offsets, factor, LANES * scale_bytes_), kind) if offset_ else None
             )
-            items = _items(builder, panel, bits_)
+            items = _items(builder, quads, bits_)
             for row, total in enumerate(totals):
                 record = builder.add(records, builder.mul(record_stride, ir.Constant(I64, row)))
                 record = _at(builder, record, block, RECORD)
@@ -90,7 +89,9 @@ def integer_tile(
             store(builder, builder.load(total), builder.add(out, builder.mul(out_stride, ir.Constant(I64, row))))
         return context.get_dummy_value()
 
-    signature = types.void(rows, bits, scale_bytes, has_offsets, has_vnni, *[types.int64] * 9)
+    signature = types.void(
+        rows, bits, scale_bytes, has_offsets, has_vnni, types.int64, types.int64, types.UniTuple(types.int64, 7)
+    )
     return signature, generate
 
 

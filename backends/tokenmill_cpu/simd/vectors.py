@@ -57,9 +57,9 @@ def shuffle(builder: ir.IRBuilder, first: ir.Value, second: ir.Value, order: lis
     return builder.shuffle_vector(first, second, ir.Constant(ir.VectorType(I32, len(order)), order))
 
 
-def splat(builder: ir.IRBuilder, item: ir.Value, lanes: int = LANES) -> ir.Value:
-    empty = ir.Constant(ir.VectorType(item.type, lanes), ir.Undefined)
-    return shuffle(builder, builder.insert_element(empty, item, ir.Constant(I32, 0)), empty, [0] * lanes)
+def splat(builder: ir.IRBuilder, item: ir.Value) -> ir.Value:
+    empty = ir.Constant(ir.VectorType(item.type, LANES), ir.Undefined)
+    return shuffle(builder, builder.insert_element(empty, item, ir.Constant(I32, 0)), empty, [0] * LANES)
 
 
 def constant(item: float | int, kind: ir.VectorType = FLOATS) -> ir.Constant:
@@ -77,18 +77,14 @@ def llvm(builder: ir.IRBuilder, name: str, arguments: list[ir.Value], result: ir
 
 def multiply_add(builder: ir.IRBuilder, factor: ir.Value, value: ir.Value, total: ir.Value) -> ir.Value:
     """`factor * value + total`, fused where the processor can: `fmuladd` never calls a library."""
-    return llvm(builder, f"llvm.fmuladd.v{total.type.count}f32", [factor, value, total], total.type)
+    return llvm(builder, "llvm.fmuladd.v16f32", [factor, value, total])
 
 
-def load_floats(builder: ir.IRBuilder, address: ir.Value, kind: str, lanes: int = LANES) -> ir.Value:
-    """Items of kind `f32`, `f16` or `bf16`, widened."""
-    floats = ir.VectorType(F32, lanes)
+def load_floats(builder: ir.IRBuilder, address: ir.Value, kind: str) -> ir.Value:
+    """16 items of kind `f32` or `f16`, widened."""
     if kind == "f32":
-        return load(builder, address, floats)
-    if kind == "f16":
-        return builder.fpext(load(builder, address, ir.VectorType(F16, lanes)), floats)
-    wide = builder.zext(load(builder, address, ir.VectorType(I16, lanes)), ir.VectorType(I32, lanes))
-    return builder.bitcast(builder.shl(wide, ir.Constant(wide.type, [16] * lanes)), floats)
+        return load(builder, address, FLOATS)
+    return builder.fpext(load(builder, address, ir.VectorType(F16, LANES)), FLOATS)
 
 
 def prefetch_lines(builder: ir.IRBuilder, address: ir.Value, lines: int) -> None:
@@ -129,7 +125,6 @@ smallest = _operation(2, lambda builder, a, b: llvm(builder, "llvm.minimum.v16f3
 absolute = _operation(1, lambda builder, x: llvm(builder, "llvm.fabs.v16f32", [x]))
 #: To the nearest integer, halves to the even one.
 rounded = _operation(1, lambda builder, x: llvm(builder, "llvm.roundeven.v16f32", [x]))
-square_root = _operation(1, lambda builder, x: llvm(builder, "llvm.sqrt.v16f32", [x]))
 
 
 def _power_of_two(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
@@ -178,20 +173,14 @@ def splat_number(typing_context, number):
     return F32x16(types.float32), lower
 
 
-def _loader(kind: str) -> Any:
-    """`f(address)`: 16 items; `f.size` bytes each."""
+@intrinsic
+def load_f32(typing_context, address):
+    """`load_f32(address)`: 16 items."""
 
-    @intrinsic
-    def load_vector(typing_context, address):
-        def lower(context, builder, signature, values):
-            return load_floats(builder, values[0], kind)
+    def lower(context, builder, signature, values):
+        return load(builder, values[0], FLOATS)
 
-        return F32x16(types.int64), lower
-
-    return load_vector
-
-
-load_f32, load_f16 = _loader("f32"), _loader("f16")
+    return F32x16(types.int64), lower
 
 
 @intrinsic
@@ -200,17 +189,6 @@ def store_f32(typing_context, address, vector):
 
     def lower(context, builder, signature, values):
         store(builder, values[1], values[0])
-        return context.get_dummy_value()
-
-    return types.void(types.int64, F32x16), lower
-
-
-@intrinsic
-def store_f16(typing_context, address, vector):
-    """`store_f16(address, vector)`: rounded to float16."""
-
-    def lower(context, builder, signature, values):
-        store(builder, builder.fptrunc(values[1], ir.VectorType(F16, LANES)), values[0])
         return context.get_dummy_value()
 
     return types.void(types.int64, F32x16), lower
@@ -286,6 +264,5 @@ def _scalar(kind: ir.Type, python: Any) -> tuple[Any, Any]:
 
 
 read_f32, write_f32 = _scalar(F32, types.float32)
-read_i32, write_i32 = _scalar(I32, types.int32)
-read_i64, write_i64 = _scalar(I64, types.int64)
-read_i8, write_i8 = _scalar(I8, types.int8)
+_, write_i32 = _scalar(I32, types.int32)
+read_i64, _ = _scalar(I64, types.int64)
