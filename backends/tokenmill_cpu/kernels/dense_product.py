@@ -69,13 +69,13 @@ def dense_product(args, thread, threads):
             place, step = (target, c_stride) if count == PANEL else (margin.ctypes.data, 4 * PANEL)
             if rows - row >= 8:
                 done = 8
-                _eight(source, a_stride, b, stride, inner, place, step)
+                _eight(source, a_stride, 4, b, stride, inner, place, step)
             elif rows - row >= 4:
                 done = 4
-                _four(source, a_stride, b, stride, inner, place, step)
+                _four(source, a_stride, 4, b, stride, inner, place, step)
             else:
                 done = 1
-                _one(source, a_stride, b, stride, inner, place, step)
+                _one(source, a_stride, 4, b, stride, inner, place, step)
             for i in range(done):
                 if bias != 0:
                     _add_bias(place + i * step, bias + panel * 4 * PANEL, count)

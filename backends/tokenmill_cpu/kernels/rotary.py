@@ -51,6 +51,17 @@ def _turn_neighbours(x, y, cosine, sine, half):
 
 
 @inlined
+def turn_head(x, y, cosine, sine, half, size, interleaved):
+    """Turn the first `2 half` of a head's features; the others pass."""
+    if interleaved:
+        _turn_neighbours(x, y, cosine, sine, half)
+    else:
+        _turn_halves(x, y, cosine, sine, half)
+    for at in range(8 * half, 4 * size, 4):
+        write_f32(y + at, read_f32(x + at))
+
+
+@inlined
 def _turn(args, thread, threads, interleaved):
     x, y, positions, cosine, sine = word(args, 1), word(args, 2), word(args, 3), word(args, 4), word(args, 5)
     batch, sequence, heads, head_size, half = word(args, 6), word(args, 7), word(args, 8), word(args, 9), word(args, 10)
@@ -69,12 +80,7 @@ def _turn(args, thread, threads, interleaved):
         start = token // sequence * (4 * sequence * heads * head_size) + token % sequence * token_bytes
         for head in range(heads):
             at = start + head * head_bytes
-            if interleaved:
-                _turn_neighbours(x + at, y + at, c, s, half)
-            else:
-                _turn_halves(x + at, y + at, c, s, half)
-            for feature in range(2 * half, head_size):
-                write_f32(y + at + 4 * feature, read_f32(x + at + 4 * feature))
+            turn_head(x + at, y + at, c, s, half, head_size, interleaved)
 
 
 @kernel(_WORDS)

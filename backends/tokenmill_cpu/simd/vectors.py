@@ -184,6 +184,16 @@ def load_f32(typing_context, address):
 
 
 @intrinsic
+def load_f16(typing_context, address):
+    """`load_f16(address)`: 16 items of float16, widened."""
+
+    def lower(context, builder, signature, values):
+        return load_floats(builder, values[0], "f16")
+
+    return F32x16(types.int64), lower
+
+
+@intrinsic
 def store_f32(typing_context, address, vector):
     """`store_f32(address, vector)`."""
 
@@ -248,14 +258,21 @@ largest_of = _folded(lambda builder, a, b: llvm(builder, "llvm.maximum.v16f32", 
 
 
 def _scalar(kind: ir.Type, python: Any) -> tuple[Any, Any]:
+    """Functions that read and write one item; a float16 is a float32 for the kernel."""
+
     @intrinsic
     def read(typing_context, address):
-        return python(types.int64), lambda context, builder, signature, values: load(builder, values[0], kind)
+        def lower(context, builder, signature, values):
+            value = load(builder, values[0], kind)
+            return builder.fpext(value, F32) if kind is F16 else value
+
+        return python(types.int64), lower
 
     @intrinsic
     def write(typing_context, address, value):
         def lower(context, builder, signature, values):
-            store(builder, values[1], values[0])
+            value = builder.fptrunc(values[1], F16) if kind is F16 else values[1]
+            store(builder, value, values[0])
             return context.get_dummy_value()
 
         return types.void(types.int64, python), lower
@@ -264,5 +281,6 @@ def _scalar(kind: ir.Type, python: Any) -> tuple[Any, Any]:
 
 
 read_f32, write_f32 = _scalar(F32, types.float32)
+read_f16, write_f16 = _scalar(F16, types.float32)
 _, write_i32 = _scalar(I32, types.int32)
 read_i64, _ = _scalar(I64, types.int64)
