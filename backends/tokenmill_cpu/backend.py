@@ -13,6 +13,7 @@ from tokenmill.model.roles import IoSpec
 from tokenmill_cpu.cores import usable_cores
 from tokenmill_cpu.executable import CpuExecutable
 from tokenmill_cpu.features import best_level, level_answer
+from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.last_row import narrow_projection
 from tokenmill_cpu.launch import Kernel
 from tokenmill_cpu.operators.operator import Node
@@ -59,13 +60,13 @@ class CpuBackend:
             progress.advance()
             return Node(instruction, program, self._level, self._threads, _address)
 
+        pool = decode_pool()
+        pool.reserve(self._threads)
         try:
-            plan = build_plan(program, self.fallback, make_node)
+            plan = build_plan(program, self.fallback, make_node, Frame(pool, self._threads))
         finally:
             progress.finish()
         narrow_projection(plan, io.logits_output if io else None)
-        pool = decode_pool()
-        pool.reserve(self._threads)
         return CpuExecutable(graph, plan, pool, self._threads, self._level)
 
 

@@ -1,4 +1,4 @@
-"""From a program to a plan: which operator each node gets, and which constants stay."""
+"""From a program to a plan: which operator each node gets, what is computed beforehand, and which constants stay."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir
+from attrs import evolve
 from tokenmill.contracts.answers import Declined
 from tokenmill.contracts.fallback import HostFallback
 from tokenmill.errors import TokenmillError, UnsupportedOperatorError
@@ -13,6 +15,7 @@ from tokenmill.model.control_flow import CONTROL_FLOW
 from tokenmill.model.program import Instruction, Program
 
 from tokenmill_cpu.call import Call, refusal
+from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.operators import Node, preparation_of
 from tokenmill_cpu.plan import Branching, Plan
 
@@ -20,8 +23,16 @@ from tokenmill_cpu.plan import Branching, Plan
 MakeNode = Callable[[Instruction, Program], Node]
 
 
-def build_plan(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
-    """Check that every operator exists, then prepare every node.
+#: Operators that give something else each time.
+_RANDOM = frozenset(
+    ("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
+)
+#: A value that is computed beforehand may take so much more memory than what it is made of, or so many bytes.
+_GROWTH, _SMALL_BYTES = 8, 1 << 16
+
+
+def build_plan(program: Program, fallback: HostFallback, make_node: MakeNode, frame: Frame) -> Plan:
+    """Check that every operator exists, then prepare every node. Nodes of constants are run, in `frame`, and left out.
 
     :raises UnsupportedOperatorError: names all that are missing.
     """
@@ -41,22 +52,51 @@ def build_plan(program: Program, fallback: HostFallback, make_node: MakeNode) ->
             + ", ".join(missing),
             remedy="export with standard ONNX operators, or install a plugin whose host fallback has them",
         )
-    return _prepare(program, fallback, make_node)
+    return _prepare(program, fallback, make_node, frame)
 
 
 def _is_control_flow(instruction: Instruction) -> bool:
     return instruction.domain == "" and instruction.operator in CONTROL_FLOW
 
 
-def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode) -> Plan:
+def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode, frame: Frame) -> Plan:
+    constants = dict(program.constants)
+    program = evolve(program, constants=constants)
     calls: list[Call | Branching] = []
     for instruction in program.instructions:
         if _is_control_flow(instruction):
-            bodies = {name: _prepare(body, fallback, make_node) for name, body in instruction.bodies.items()}
+            bodies = {name: _prepare(body, fallback, make_node, frame) for name, body in instruction.bodies.items()}
             calls.append(Branching(instruction, bodies))
+            continue
+        call = _call(instruction, program, fallback, make_node)
+        known = _results(call, program, frame)
+        if known is None:
+            calls.append(call)
         else:
-            calls.append(_call(instruction, program, fallback, make_node))
+            constants.update(known)
     return Plan(program, tuple(calls), _kept_constants(program, calls))
+
+
+def _results(call: Call, program: Program, frame: Frame) -> dict[int, onnx_ir.TensorProtocol] | None:
+    """What a node gives by slot, where that is always the same; None where it is not, or is not worth its memory."""
+    slots = [slot for slot in call.instruction.inputs if slot is not None]
+    if not slots or call.instruction.operator in _RANDOM:
+        return None
+    if any(slot not in program.constants or slot in program.inputs for slot in slots):
+        return None
+    inputs = [None if slot is None else _read_only(program.constant(slot)) for slot in call.reads]
+    try:
+        with np.errstate(all="ignore"):
+            results = call.run(frame, inputs)
+    except TokenmillError:
+        return None  # it fails where it is reached
+    given = sum(program.constant(slot).nbytes for slot in slots)
+    arrays = {slot: array for slot, array in zip(call.instruction.outputs, results, strict=False) if slot is not None}
+    if not all(isinstance(array, np.ndarray) and array.dtype != object for array in arrays.values()):
+        return None
+    if frame.take_error() or sum(array.nbytes for array in arrays.values()) > max(_SMALL_BYTES, _GROWTH * given):
+        return None
+    return {slot: onnx_ir.tensor(array) for slot, array in arrays.items()}
 
 
 def _call(instruction: Instruction, program: Program, fallback: HostFallback, make_node: MakeNode) -> Call:
