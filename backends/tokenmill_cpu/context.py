@@ -79,6 +79,7 @@ class CpuContext:
         frame = self._frame
         frame.last_row_only = step is not None and step.want != "rows"
         frame.bound.clear()
+        frame.remembered.clear()
         for port, binding in self._adopted.items():
             values[port] = binding.view(binding.logical_length)
         for port, binding in self._bindings.items():

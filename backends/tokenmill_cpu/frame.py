@@ -34,6 +34,8 @@ class Frame:
         """Nodes that ran through the host fallback."""
         self.bound: dict[int, PortBinding] = {}
         """Bound storage by the `id` of the view that stands for the past during a run."""
+        self.remembered: dict[Any, Any] = {}
+        """What operators of one run tell each other, so that layers do not compute it again."""
         self._pool, self._tracer = pool, tracer
         self._traced: set[Instruction] = set()
         self._error = np.zeros(1, np.int64)
@@ -41,7 +43,7 @@ class Frame:
         self._block = np.zeros(_BLOCK_BYTES // 8, np.int64)
         self._block_bytes = self._block.data.cast("B")
         self._block_address = self._block.ctypes.data
-        self._scratch: dict[str, npt.NDArray[np.uint8]] = {}
+        self._scratch: dict[str, _Scratch] = {}
 
     def launch(self, kernel: Kernel, parts: int, *words: Any) -> None:
         """Run a kernel now, split into `parts`; returns when all have finished.
@@ -58,14 +60,13 @@ class Frame:
     def scratch(self, name: str, nbytes: int) -> int:
         """Address of at least `nbytes` bytes at a multiple of 64, which an operator uses within one call of `run`."""
         held = self._scratch.get(name)
-        if held is None or held.nbytes < nbytes + 64:
-            held = self._scratch[name] = np.empty(nbytes + nbytes // 4 + 64, np.uint8)
-        address = held.ctypes.data
-        return address + -address % 64
+        if held is None or held.room < nbytes:
+            held = self._scratch[name] = _Scratch(nbytes + nbytes // 4)
+        return held.address
 
     @property
     def scratch_bytes(self) -> int:
-        return sum(held.nbytes for held in self._scratch.values())
+        return sum(held.room for held in self._scratch.values())
 
     def note_host_call(self, instruction: Instruction) -> None:
         """Count a node that the host fallback runs, and trace it the first time."""
@@ -80,6 +81,16 @@ class Frame:
         if word:
             self._error[0] = 0
         return word
+
+
+class _Scratch:
+    """:param room: bytes at a multiple of 64."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+        self._memory = np.empty(room + 64, np.uint8)
+        address = self._memory.ctypes.data
+        self.address: int = address + -address % 64
 
 
 # numpy's array object holds the pointer to its items right behind the head that every object has.

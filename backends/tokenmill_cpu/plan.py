@@ -94,10 +94,20 @@ class Plan:
                 call.run,
                 _reader([nothing if slot is None else slot for slot in call.reads]),
                 tuple(nowhere if slot is None else slot for slot in call.instruction.outputs),
-                call.instruction.frees,
+                frees,
             )
-            for call in self.calls
+            for call, frees in zip(self.calls, self._frees(), strict=True)
         )
+
+    def _frees(self) -> list[tuple[int, ...]]:
+        """The slots that nobody reads after each call."""
+        last: dict[int, int] = {}
+        for index, call in enumerate(self.calls):
+            last.update((slot, index) for slot in (*call.reads, *call.instruction.outputs) if slot is not None)
+        frees: list[list[int]] = [[] for _ in self.calls]
+        for slot in last.keys() - {*self.program.outputs, *self.constants}:
+            frees[last[slot]].append(slot)
+        return [tuple(slots) for slots in frees]
 
     def run(self, frame: Frame, arguments: Sequence[Any], captured: Sequence[Any] = ()) -> list[Any]:
         """Run from inputs, by position, to outputs.

@@ -16,6 +16,7 @@ from tokenmill.model.program import Instruction, Program
 
 from tokenmill_cpu.call import Call, refusal
 from tokenmill_cpu.frame import Frame
+from tokenmill_cpu.fusing import fuse
 from tokenmill_cpu.operators import Node, preparation_of
 from tokenmill_cpu.plan import Branching, Plan
 
@@ -74,6 +75,7 @@ def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode, fram
             calls.append(call)
         else:
             constants.update(known)
+    calls = fuse(calls, program, make_node)
     return Plan(program, tuple(calls), _kept_constants(program, calls))
 
 

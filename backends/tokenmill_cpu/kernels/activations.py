@@ -92,6 +92,23 @@ def silu(args, thread, threads):
     _each(args, thread, threads, functions.silu, number(args, 4))
 
 
+@kernel("qqqqqqq")
+def gated_silu(args, thread, threads):
+    """out = silu(x) * y. The block: x, its row stride, y, its row stride, out, rows, width. Split by vectors of all rows."""
+    x, x_stride, y, y_stride, out = word(args, 1), word(args, 2), word(args, 3), word(args, 4), word(args, 5)
+    rows, width = word(args, 6), word(args, 7)
+    vectors = (width + LANES - 1) // LANES
+    for unit in range(rows * vectors * thread // threads, rows * vectors * (thread + 1) // threads):
+        row, at = unit // vectors, unit % vectors * 4 * LANES
+        a, b, c = x + row * x_stride + at, y + row * y_stride + at, out + row * 4 * width + at
+        rest = width - at // 4
+        if rest >= LANES:
+            store_f32(c, functions.silu(load_f32(a), 1.0) * load_f32(b))
+        else:
+            zero = np.float32(0)
+            store_first(c, rest, functions.silu(load_first(a, rest, zero), 1.0) * load_first(b, rest, zero))
+
+
 @kernel("qqqqq")
 def biased_gelu(args, thread, threads):
     _each_row(args, thread, threads, functions.gelu)

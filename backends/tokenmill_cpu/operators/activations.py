@@ -15,7 +15,8 @@ from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels import activations as kernels
 from tokenmill_cpu.launch import Kernel
 from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
-from tokenmill_cpu.operators.operator import Node, Operator, implements
+from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
+from tokenmill_cpu.simd.vectors import LANES
 
 
 class Activation(Operator):
@@ -59,6 +60,36 @@ class BiasedActivation(Operator):
         parts = frame.parts(x.size, rows)
         frame.launch(self._kernel, parts, address_of(x), address_of(y), address_of(bias), rows, width)
         return (narrowed(y, given.dtype),)
+
+
+class GatedSilu(Operator):
+    """`x * sigmoid(x) * y`, which graphs spell out in three nodes."""
+
+    def __init__(self, node: Node) -> None:
+        node.address_of(kernels.gated_silu)
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        gate, up = inputs
+        if gate.shape != up.shape:
+            gate, up = np.broadcast_arrays(gate, up)
+        x, y = _rows_of(gate), _rows_of(up)
+        if x is None or y is None:
+            return (gate / (1 + np.exp(-gate)) * up,)
+        out = np.empty(gate.shape, FLOAT32)
+        if out.size:
+            width = gate.shape[-1]
+            rows = out.size // width
+            frame.launch(
+                kernels.gated_silu, frame.parts(out.size, rows * -(-width // LANES)),
+                address_of(x), x.strides[-2], address_of(y), y.strides[-2], address_of(out), rows, width,
+            )  # fmt: skip
+        return (narrowed(out, gate.dtype),)
+
+
+def _rows_of(array: Array) -> Array | None:
+    """As float32 `[rows, width]`, without a copy of what is part of wider rows; None for another kind of numbers."""
+    x = array if array.dtype == FLOAT32 and array.strides[-1:] == (4,) else widened(array)
+    return None if x is None else x.reshape(-1, x.shape[-1] if x.ndim else 1)
 
 
 _STANDARD = {

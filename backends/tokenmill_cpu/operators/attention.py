@@ -7,6 +7,7 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
+from attrs import frozen
 from tokenmill.contracts.answers import Declined
 
 from tokenmill_cpu.frame import Frame, address_of
@@ -26,7 +27,25 @@ def place(array: Array) -> Place:
     return address_of(array), batch, head, row
 
 
+def flat_place(array: Array, heads: int) -> Place:
+    """Of float32 `[batch, rows, heads * items]` in C order."""
+    _, rows, features = array.shape
+    return address_of(array), 4 * rows * features, 4 * (features // heads), 4 * features
+
+
 NOWHERE: Place = (0, 0, 0, 0)
+
+
+@frozen(eq=False)
+class Extent:
+    """Which keys the rows of a step see.
+
+    :param numbers: int64 `[3, batch]`: how many keys there are, how many rows, and the position of the first row.
+    :param most: the largest number of keys.
+    """
+
+    numbers: Array
+    most: int
 
 
 class Attend:
@@ -43,35 +62,35 @@ class Attend:
         self,
         frame: Frame,
         query: Place,
-        keys: Array,
-        values: Array,
+        keys: Place,
+        values: Place,
         out: Place,
-        heads: int,
-        rows: int,
-        geometry: Array,
+        sizes: tuple[int, int, int, int, int, int, int],
+        extent: Extent,
         bias: Place = NOWHERE,
         sink: int = 0,
     ) -> None:
         """:param query: float32 `[batch, heads, rows, width]`; `out` likewise.
         :param keys: and values: `[batch, key heads, ..., items]`, both float32 or both float16, items side by side.
-        :param geometry: int64 `[3, batch]`: how many keys there are, how many rows, and the position of the first row.
+        :param sizes: batch, query heads, query heads to a key head, rows, items of a key and of a value, whether keys and
+            values are float16.
         :param bias: float32 `[batch, heads, rows, keys]`.
         :param sink: address of float32 `[heads]`, or 0.
         """
-        (batch, key_heads, _, width), value_width = keys.shape, values.shape[3]
-        group, most = heads // key_heads, int(geometry[0].max())
+        batch, heads, group, rows, width, value_width, _ = sizes
+        most = extent.most
         if rows <= FEW:
             kernel, pieces = attend_few, batch * heads
-            nbytes = few_bytes(min(group, heads) * rows, most, width, value_width)
+            nbytes = few_bytes(group * rows, most, width, value_width)
         else:
-            kernel, pieces = attend_many, batch * key_heads * -(-group * rows // SIDE)
+            kernel, pieces = attend_many, batch * (heads // group) * -(-group * rows // SIDE)
             nbytes = many_bytes(most, width, value_width)
         parts = frame.parts(batch * heads * rows * most * width, pieces)
-        lengths = address_of(geometry)
+        lengths = address_of(extent.numbers)
         frame.launch(
-            kernel, parts, *query, *place(keys), *place(values), *out, *bias, batch, heads, group, rows, width,
-            value_width, int(keys.dtype == FLOAT16), lengths, lengths + 8 * batch, lengths + 16 * batch, *self._fixed,
-            sink, frame.scratch("attention", parts * nbytes), nbytes, self._scale or 1 / sqrt(width), self._softcap,
+            kernel, parts, *query, *keys, *values, *out, *bias, *sizes, lengths, lengths + 8 * batch,
+            lengths + 16 * batch, *self._fixed, sink, frame.scratch("attention", parts * nbytes), nbytes,
+            self._scale or 1 / sqrt(width), self._softcap,
         )  # fmt: skip
 
 
@@ -173,8 +192,9 @@ class Attention(Operator):
             (batch, rows, heads, values.shape[3]) if flat else (batch, heads, rows, values.shape[3]), FLOAT32
         )
         self._attend(
-            frame, place(x), seen_keys, seen_values, place(out.swapaxes(1, 2) if flat else out), heads, rows, geometry,
-            NOWHERE if bias is None else place(bias),
+            frame, place(x), place(seen_keys), place(seen_values), place(out.swapaxes(1, 2) if flat else out),
+            (batch, heads, heads // keys.shape[1], rows, width, values.shape[3], int(seen_keys.dtype == FLOAT16)),
+            Extent(geometry, int(geometry[0].max())), NOWHERE if bias is None else place(bias),
         )  # fmt: skip
         return narrowed(out.reshape(batch, rows, -1) if flat else out, query.dtype), keys, values
 
@@ -228,7 +248,8 @@ class MultiHeadAttention(Operator):
         bias = None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
         out = np.empty((batch, rows, heads, value.shape[3]), FLOAT32)
         self._attend(
-            frame, place(x), seen_keys, seen_values, place(out.swapaxes(1, 2)), heads, rows, geometry,
+            frame, place(x), place(seen_keys), place(seen_values), flat_place(out.reshape(batch, rows, -1), heads),
+            (batch, heads, 1, rows, width, value.shape[3], int(seen_keys.dtype == FLOAT16)), Extent(geometry, total),
             NOWHERE if bias is None else place(bias),
         )  # fmt: skip
         return narrowed(out.reshape(batch, rows, -1), query.dtype), keys, values

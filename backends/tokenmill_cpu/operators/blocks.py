@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from attrs import define
 
@@ -125,6 +127,19 @@ def pack(source: BlockWeights) -> PackedBlocks:
         offsets = None if offsets is None else offsets.astype(np.float16)
     shift = (source.block_size // BLOCK).bit_length() - 1
     return PackedBlocks(weights, scales, offsets, shift, blocks)
+
+
+def join(parts: Sequence[PackedBlocks]) -> PackedBlocks:
+    """Rows of one behind those of another, all of one format; each but the last ends with a whole group."""
+    first = parts[0]
+    offsets = [part.offsets for part in parts if part.offsets is not None]
+    return PackedBlocks(
+        np.concatenate([part.weights for part in parts]),
+        np.concatenate([part.scales for part in parts]),
+        np.concatenate(offsets) if offsets else None,
+        first.shift,
+        first.blocks,
+    )
 
 
 def _interleaved(values: Array, bits: int, blocks: int) -> Array:

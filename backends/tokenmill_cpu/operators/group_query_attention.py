@@ -12,7 +12,7 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.appending import append
 from tokenmill_cpu.kernels.rotary import FROM_EACH, FROM_FIRST, FROM_PLACE
-from tokenmill_cpu.operators.attention import FLOAT16, NOWHERE, Attend, bias_of, place, split_heads
+from tokenmill_cpu.operators.attention import FLOAT16, NOWHERE, Attend, Extent, Place, bias_of, flat_place, place
 from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
 
@@ -50,101 +50,70 @@ class GroupQueryAttention(Operator):
         self.weight_bytes = sum(table.nbytes for table in self._tables if table is not None)
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
-        given = (*inputs, *(None,) * 17)[:17]
-        heads, key_heads = self._heads, self._key_heads
-        query, key, value = self._projections(given)
+        given = (*inputs, *(None,) * 17)[:17] if len(inputs) < 17 else inputs
+        projections = self._projections(given)
         past_key, past_value, dtype = given[PAST_KEY], given[PAST_VALUE], given[QUERY].dtype
-        if query is None or key is None or value is None or (past_key is None) != (past_value is None):
+        if projections is None or (past_key is None) != (past_value is None):
             return NotImplemented
-        batch, _, rows, width = query.shape
-        geometry = np.empty((3, batch), np.int64)
-        held, new, first = geometry
-        np.add(given[LENGTHS].reshape(-1), 1, out=held)
-        total = int(given[TOTAL].reshape(-1)[0])
-        if given[NEW] is None:
-            np.minimum(held, rows, out=new)
-        else:
-            new[:] = given[NEW].reshape(-1)
-        np.subtract(held, new, out=first)
-        length = 0 if past_key is None else past_key.shape[2]
-        extent = max(total, length)
-        if held.min() < 0 or held.max() > extent or new.min() < 0 or new.max() > rows or first.min() < 0:
+        (batch, rows, width, value_width), query, key, value, _held = projections
+        heads, key_heads = self._heads, self._key_heads
+        step = _step(frame, given, batch, rows, 0 if past_key is None else past_key.shape[2])
+        if step is None:
             return NotImplemented
-        if first.max() > length or not query.size:
-            return NotImplemented
+        total, extent = step.total, step.extent
         bias = None if given[BIAS] is None else bias_of(given[BIAS], (batch, heads, rows, total))
         sink = self._no_sink if given[SINK] is None else widened(given[SINK])
-        if given[BIAS] is not None and bias is None:
-            return NotImplemented
-
-        keys = self._present(frame, past_key, (batch, key_heads, extent, width), dtype, first)
-        values = self._present(frame, past_value, (batch, key_heads, extent, value.shape[3]), dtype, first)
-        if keys is None or values is None or keys.dtype != values.dtype:
-            return NotImplemented
         rotation = self._rotation(given, rows, total, width)
-        if rotation is None:
+        if rotation is None or (given[BIAS] is not None and bias is None):
             return NotImplemented
-        at = place(query)
-        turned = (frame.scratch("queries", 4 * query.size), 4 * heads * rows * width, 4 * width, 4 * heads * width)
-        parts = frame.parts(query.size, batch * rows)
-        places = address_of(geometry)
-        frame.launch(
-            append, parts, *at, *place(key), *place(value), *turned, *place(keys), *place(values), batch, rows,
-            heads if self._turns else 0, key_heads, width, value.shape[3], int(keys.dtype == FLOAT16),
-            places + 8 * batch, places + 16 * batch, *rotation.words, frame.scratch("head", 4 * width * parts),
-        )  # fmt: skip
+        keys = _present(frame, past_key, (batch, key_heads, extent, width), dtype, step)
+        values = _present(frame, past_value, (batch, key_heads, extent, value_width), dtype, step)
+        if keys is None or values is None or keys.dtype is not values.dtype:
+            return NotImplemented
 
-        out = np.empty((batch, rows, heads, value.shape[3]), FLOAT32)
+        narrow, features = int(keys.dtype == FLOAT16), heads * width
+        turned, key_place, value_place = query, place(keys), place(values)
+        if self._turns:
+            memory = frame.scratch("queries", 4 * batch * rows * features)
+            turned = (memory, 4 * rows * features, 4 * width, 4 * features)
+        parts = frame.parts(batch * rows * features, batch * rows)
+        numbers = address_of(step.seen.numbers)
+        frame.launch(
+            append, parts, *query, *key, *value, *turned, *key_place, *value_place, batch, rows,
+            heads if self._turns else 0, key_heads, width, value_width, narrow, numbers + 8 * batch, numbers + 16 * batch,
+            *rotation.words, frame.scratch("head", 4 * width * parts),
+        )  # fmt: skip
+        out = np.empty((batch, rows, heads * value_width), FLOAT32)
         self._attend(
-            frame, turned if self._turns else at, keys, values, place(out.swapaxes(1, 2)), heads, rows, geometry,
+            frame, turned, key_place, value_place, flat_place(out, heads),
+            (batch, heads, heads // key_heads, rows, width, value_width, narrow), step.seen,
             NOWHERE if bias is None else place(bias), 0 if sink is None else address_of(sink),
         )  # fmt: skip
-        return narrowed(out.reshape(batch, rows, -1), dtype), keys, values
+        return narrowed(out, dtype), keys, values
 
-    def _projections(self, given: Sequence[Any]) -> tuple[Array | None, Array | None, Array | None]:
-        """Query, key and value in float32 with heads apart, whether they came packed or not."""
+    def _projections(self, given: Sequence[Any]) -> tuple[tuple[int, int, int, int], Place, Place, Place, Any] | None:
+        """Batch, rows and widths; where query, key and value are as float32, packed or not; and what must live meanwhile."""
         heads, key_heads = self._heads, self._key_heads
-        query, key, value = given[QUERY], given[KEY], given[VALUE]
-        x = widened(query)
-        if x is None or x.ndim != 3:
-            return None, None, None
+        x, key, value = widened(given[QUERY]), given[KEY], given[VALUE]
+        if x is None or x.ndim != 3 or not x.size:
+            return None
+        batch, rows, features = x.shape
         if key is None:
-            if x.shape[2] % (heads + 2 * key_heads):
-                return None, None, None
-            packed = split_heads(x, heads + 2 * key_heads)
-            return packed[:, :heads], packed[:, heads : heads + key_heads], packed[:, heads + key_heads :]
+            width, rest = divmod(features, heads + 2 * key_heads)
+            if rest:
+                return None
+            address, *strides = flat_place(x, heads + 2 * key_heads)
+            step = 4 * width
+            query, keys, values = ((address + step * start, *strides) for start in (0, heads, heads + key_heads))
+            return (batch, rows, width, width), query, keys, values, x
         key, value = widened(key), widened(value)
-        if key is None or value is None or x.shape[2] % heads or key.shape[2] % key_heads or value.shape[2] % key_heads:
-            return None, None, None
-        x, key, value = split_heads(x, heads), split_heads(key, key_heads), split_heads(value, key_heads)
-        if key.shape != (x.shape[0], key_heads, x.shape[2], x.shape[3]) or value.shape[:3] != key.shape[:3]:
-            return None, None, None
-        return x, key, value
-
-    @staticmethod
-    def _present(
-        frame: Frame, past: Array | None, shape: tuple[int, int, int, int], dtype: np.dtype[Any], held: Array
-    ) -> Array | None:
-        """Storage that holds the past and has room behind it: the past's own where that is bound.
-
-        :param held: how many entries each sequence has.
-        """
-        kind = dtype if past is None else past.dtype
-        if kind != FLOAT32 and kind != FLOAT16:
+        if key is None or value is None or key.shape[:2] != (batch, rows) or value.shape[:2] != (batch, rows):
             return None
-        if past is None:
-            return np.zeros(shape, kind)
-        if (past.shape[0], past.shape[1], past.shape[3]) != (shape[0], shape[1], shape[3]):
+        width, rest = divmod(features, heads)
+        if rest or key.shape[2] != key_heads * width or value.shape[2] % key_heads:
             return None
-        binding = frame.bound.get(id(past))
-        if binding is None or binding.axis != 2:
-            storage = np.zeros(shape, kind)
-            for index, length in enumerate(held):
-                storage[index, :, :length] = past[index, :, :length]
-            return storage
-        if shape[2] > binding.capacity:
-            raise ValueError(f"{shape[2]} entries are more than the {binding.capacity} that its storage holds")
-        return binding.view(shape[2])
+        places = flat_place(x, heads), flat_place(key, key_heads), flat_place(value, key_heads)
+        return (batch, rows, width, value.shape[2] // key_heads), *places, (x, key, value)
 
     def _rotation(self, given: Sequence[Any], rows: int, total: int, width: int) -> _Rotation | None:
         """None where the tables do not fit the heads."""
@@ -181,6 +150,69 @@ class _Rotation:
 
     words: tuple[int, int, int, int, int, int, int]
     kept: tuple[Any, ...]
+
+
+@frozen(eq=False)
+class _Step:
+    """:param seen: keys are those held after the step, rows those that are new.
+    :param total: tokens that the longest sequence holds after the step, as the graph says.
+    :param extent: entries of the present.
+    """
+
+    seen: Extent
+    total: int
+    extent: int
+
+
+def _step(frame: Frame, given: Sequence[Any], batch: int, rows: int, length: int) -> _Step | None:
+    """What all layers of a run share; None where lengths do not fit the past and the rows."""
+    sources = (given[LENGTHS], given[TOTAL], given[NEW])
+    key = ("step", *map(id, sources), batch, rows, length)
+    if key not in frame.remembered:
+        # With the arrays, so that nothing else gets their identity.
+        frame.remembered[key] = _read_step(sources, batch, rows, length), sources
+    step: _Step | None = frame.remembered[key][0]
+    return step
+
+
+def _read_step(sources: tuple[Any, Any, Any], batch: int, rows: int, length: int) -> _Step | None:
+    lengths, total, counts = sources
+    if lengths.size != batch or (counts is not None and counts.size != batch):
+        return None
+    numbers = np.empty((3, batch), np.int64)
+    held, new, first = numbers
+    np.add(lengths.reshape(-1), 1, out=held)
+    new[:] = np.minimum(held, rows) if counts is None else counts.reshape(-1)
+    np.subtract(held, new, out=first)
+    total = int(total.reshape(-1)[0])
+    extent = max(total, length)
+    if held.min() < 0 or held.max() > extent or new.min() < 0 or new.max() > rows:
+        return None
+    if first.min() < 0 or first.max() > length:
+        return None
+    return _Step(Extent(numbers, int(held.max())), total, extent)
+
+
+def _present(
+    frame: Frame, past: Array | None, shape: tuple[int, int, int, int], dtype: np.dtype[Any], step: _Step
+) -> Array | None:
+    """Storage that holds the past and has room behind it: the past's own where that is bound."""
+    kind = dtype if past is None else past.dtype
+    if kind != FLOAT32 and kind != FLOAT16:
+        return None
+    if past is None:
+        return np.zeros(shape, kind)
+    if (past.shape[0], past.shape[1], past.shape[3]) != (shape[0], shape[1], shape[3]):
+        return None
+    binding = frame.bound.get(id(past))
+    if binding is None or binding.axis != 2:
+        storage = np.zeros(shape, kind)
+        for index, length in enumerate(step.seen.numbers[2]):
+            storage[index, :, :length] = past[index, :, :length]
+        return storage
+    if shape[2] > binding.capacity:
+        raise ValueError(f"{shape[2]} entries are more than the {binding.capacity} that its storage holds")
+    return binding.view(shape[2])
 
 
 @implements("com.microsoft", "GroupQueryAttention")

@@ -10,7 +10,8 @@ from tokenmill.contracts.answers import Declined
 
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.integer_product import ROWS_IN_PLACE, integer_product, round_rows
-from tokenmill_cpu.operators.blocks import BlockWeights, PackedBlocks, matmul_weights, pack
+from tokenmill_cpu.launch import Kernel
+from tokenmill_cpu.operators.blocks import BlockWeights, PackedBlocks, join, matmul_weights, pack
 from tokenmill_cpu.operators.floats import narrowed, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 from tokenmill_cpu.operators.products import DenseProduct
@@ -19,21 +20,22 @@ from tokenmill_cpu.simd.vectors import LANES
 
 
 class IntegerProduct(Operator):
-    """`x W^T (+ bias)` with activations rounded to int8."""
+    """`x W^T (+ bias)` with activations rounded to int8.
+
+    :param columns: rows of W.
+    :param middle: zero point of all weights that have no offsets.
+    """
 
     row_wise = True
 
-    def __init__(self, node: Node, source: BlockWeights, weights: PackedBlocks, bias: Array | None) -> None:
-        self._kernel = integer_product(
-            source.bits, weights.scales.itemsize, weights.offsets is not None, node.level == "avx512_vnni"
-        )
-        node.address_of(self._kernel)
-        node.address_of(round_rows)
-        self._weights, self._bias = weights, bias
-        self._columns, self._width = source.rows, source.width
-        self._zero_point = 0 if weights.offsets is not None else source.middle
+    def __init__(
+        self, kernel: Kernel, weights: PackedBlocks, bias: Array | None, columns: int, width: int, middle: int
+    ) -> None:
+        self._kernel, self.weights, self.bias = kernel, weights, bias
+        self.columns, self._width, self._middle = columns, width, middle
+        self._zero_point = 0 if weights.offsets is not None else middle
         self._record_stride = weights.blocks * RECORD
-        self._groups = -(-source.rows // LANES)
+        self._groups = -(-columns // LANES)
         self.weight_bytes = weights.nbytes + (0 if bias is None else bias.nbytes)
         # What no run changes, of the words behind the records and of those behind the output.
         offsets = 0 if weights.offsets is None else address_of(weights.offsets)
@@ -41,22 +43,38 @@ class IntegerProduct(Operator):
             address_of(weights.weights), address_of(weights.scales), offsets, weights.shift, weights.blocks,
             weights.factor_stride, 0 if bias is None else address_of(bias),
         )  # fmt: skip
-        self.packs = frozenset(
-            position for position in (1, 2, 3, 5) if node.has_input(position) and node.constant(position) is not None
-        )
+
+    @property
+    def format(self) -> tuple[object, ...]:
+        """Products of one input and of equal formats can be one."""
+        return self._kernel, self._width, self._middle, self.weights.shift, self.bias is None
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
         x = widened(given)
         if x is None:
             return NotImplemented
+        return (narrowed(self.product(frame, x), given.dtype),)
+
+    def product(self, frame: Frame, x: Array) -> Array:
+        """Of float32 rows."""
         if x.shape[-1] != self._width:
             raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {self._width}")
-        out = np.empty((*x.shape[:-1], self._columns), np.float32)
+        out = np.empty((*x.shape[:-1], self.columns), np.float32)
         rows = x.size // self._width if self._width else 0
         if out.size:
             self._launch(frame, address_of(x), rows, address_of(out))
-        return (narrowed(out, given.dtype),)
+        return out
+
+    def joined(self, others: Sequence[IntegerProduct]) -> IntegerProduct:
+        """With the columns of others of its format behind its own."""
+        products = [self, *others]
+        weights = join([product.weights for product in products])
+        biases = [product.bias for product in products if product.bias is not None]
+        return IntegerProduct(
+            self._kernel, weights, np.concatenate(biases) if biases else None,
+            sum(product.columns for product in products), self._width, self._middle,
+        )  # fmt: skip
 
     def _launch(self, frame: Frame, x: int, rows: int, out: int) -> None:
         threads, stride = frame.threads, self._record_stride
@@ -70,8 +88,30 @@ class IntegerProduct(Operator):
             )
         frame.launch(
             self._kernel, parts, source, 4 * self._width, rows, self._width, self._zero_point, records, stride,
-            *self._packed, out, 4 * self._columns, self._columns,
+            *self._packed, out, 4 * self.columns, self.columns,
         )  # fmt: skip
+
+
+class JoinedProducts(Operator):
+    """Several products of one input: their columns come side by side, and each output is a view of its own."""
+
+    @staticmethod
+    def fits(products: Sequence[IntegerProduct]) -> bool:
+        """Whether all but the last end with a whole group of columns."""
+        return all(product.columns % LANES == 0 for product in products[:-1])
+
+    def __init__(self, products: Sequence[IntegerProduct]) -> None:
+        self._product = products[0].joined(products[1:])
+        self.weight_bytes = self._product.weight_bytes
+        ends = np.cumsum([product.columns for product in products]).tolist()
+        self._columns = [slice(end - product.columns, end) for end, product in zip(ends, products, strict=True)]
+
+    def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        x = widened(inputs[0])
+        if x is None:
+            raise ValueError(f"a product takes no {inputs[0].dtype}")
+        out = narrowed(self._product.product(frame, x), inputs[0].dtype)
+        return [out[..., columns] for columns in self._columns]
 
 
 @implements("com.microsoft", "MatMulNBits")
@@ -95,7 +135,21 @@ def _matmul_nbits(node: Node) -> Operator | Declined:
     bias = None if bias is None else np.ascontiguousarray(bias, np.float32)
     if attributes.get("accuracy_level", 0) != 4 or bits == 2 or block_size % BLOCK:
         return DenseProduct(node, source.dense().T, bias, packs=(1, 2, 3, 5))
-    return IntegerProduct(node, source, pack(source), bias)
+    return _integer_product(node, source, bias)
+
+
+def _integer_product(node: Node, source: BlockWeights, bias: Array | None) -> IntegerProduct:
+    weights = pack(source)
+    kernel = integer_product(
+        source.bits, weights.scales.itemsize, weights.offsets is not None, node.level == "avx512_vnni"
+    )
+    node.address_of(kernel)
+    node.address_of(round_rows)
+    product = IntegerProduct(kernel, weights, bias, source.rows, source.width, source.middle)
+    product.packs = frozenset(
+        position for position in (1, 2, 3, 5) if node.has_input(position) and node.constant(position) is not None
+    )
+    return product
 
 
 class BlockGather(Operator):
