@@ -53,6 +53,11 @@ class Call:
         self._unpacked = self._constants()
         self._host = self.fallback.bind(self.instruction)
 
+    @property
+    def queues(self) -> bool:
+        """See `Operator.queues`."""
+        return self.operator is not None and self.operator.queues
+
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         """:raises OperatorError: inputs that the operator cannot take."""
         try:
@@ -67,6 +72,7 @@ class Call:
             raise refusal(self.instruction, self._filled(inputs, self._constants()), error) from error
 
     def _run_on_host(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
+        frame.finish()
         if self._host is None:
             self.bind_host()
         assert self._host is not None

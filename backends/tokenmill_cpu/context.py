@@ -20,6 +20,11 @@ from tokenmill_cpu.binding import PortBinding
 from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.plan import UNFED, Plan
 from tokenmill_cpu.pool import DecodePool
+from tokenmill_cpu.stretches import RecordedStretch
+
+#: Rows up to which a step is recorded when it repeats, and recordings that may turn out not to fit the next step.
+_FEW_ROWS = 8
+_MISFITS = 3
 
 
 class CpuContext:
@@ -36,6 +41,9 @@ class CpuContext:
         self._bindings: dict[str, PortBinding] = {}
         self._adopted: dict[str, PortBinding] = {}
         self._fed = graph.inputs
+        self._recorded: dict[tuple[int, bool], list[RecordedStretch | None]] = {}
+        self._last_key: tuple[int, bool] | None = None
+        self._misfits = 0
         self._runs = 0
         self._closed = False
 
@@ -64,6 +72,7 @@ class CpuContext:
         self._settle_feeds()
 
     def _settle_feeds(self) -> None:
+        self._recorded.clear()
         held = {*self._bindings, *self._adopted}
         self._fed = tuple(port for port in self._graph.inputs if port.name not in held)
 
@@ -80,6 +89,7 @@ class CpuContext:
         frame.last_row_only = step is not None and step.want != "rows"
         frame.bound.clear()
         frame.remembered.clear()
+        frame.drop()
         for port, binding in self._adopted.items():
             values[port] = binding.view(binding.logical_length)
         for port, binding in self._bindings.items():
@@ -87,12 +97,33 @@ class CpuContext:
             frame.bound[id(view)] = binding
         # Overflow, division by zero and NaN are results in ONNX, not warnings.
         with np.errstate(all="ignore"):
-            results = self._plan.run(frame, [values.get(name, UNFED) for name in self._inputs])
+            results = self._results([values.get(name, UNFED) for name in self._inputs], step)
         outputs = dict(zip(self._outputs, map(HostOutput, results), strict=True))
         for binding in self._bindings.values():
             _keep(binding, outputs.pop(binding.pair.present).numpy())
         self._runs += 1
         return outputs
+
+    def _results(self, arguments: list[Any], step: Step | None) -> list[Any]:
+        """Run the plan. A step of few rows that follows one like it is recorded, and then replayed."""
+        if step is None or step.rows > _FEW_ROWS or self._misfits > _MISFITS:
+            return self._plan.run(self._frame, arguments)
+        key = (step.rows, self._frame.last_row_only)
+        repeats, self._last_key = key == self._last_key, key
+        recorded = self._recorded.get(key)
+        if recorded is not None:
+            results = self._plan.replay(self._frame, arguments, recorded)
+            if results is not None:
+                storages = [binding.storage for binding in self._bindings.values()]
+                # A later replay writes into the same arrays: whoever reads them keeps them.
+                return [value if any(value.base is s for s in storages) else np.array(value) for value in results]
+            del self._recorded[key]
+            self._misfits += 1
+            self._frame.drop()
+        if not repeats:
+            return self._plan.run(self._frame, arguments)
+        results, self._recorded[key] = self._plan.record(self._frame, arguments)
+        return results
 
     def record(self, feeds: Mapping[str, HostValue], step: Step) -> CaptureReport:
         reason = "the cpu backend runs every step eagerly"

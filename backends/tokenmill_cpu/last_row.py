@@ -27,10 +27,12 @@ class LastRow(Operator):
     def __init__(self, operator: Operator) -> None:
         self._operator = operator
         self.packs = operator.packs
+        self.queues = operator.queues
         self.weight_bytes = operator.weight_bytes
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         if frame.last_row_only and inputs[0].ndim == 3 and inputs[0].shape[1] > 1:
+            frame.finish()
             inputs = [np.ascontiguousarray(inputs[0][:, -1:, :]), *inputs[1:]]
         return self._operator.run(frame, inputs)
 

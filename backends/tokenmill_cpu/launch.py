@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 import llvmlite.ir as ir
@@ -57,9 +58,9 @@ class Kernel:
     def compiled(self) -> bool:
         return self._compiled is not None
 
-    @property
+    @cached_property
     def address(self) -> int:
-        """Address of the machine code; constant from then on."""
+        """Address of the machine code."""
         if self._compiled is None:
             with compiling() as cached:
                 if self._compiled is None:

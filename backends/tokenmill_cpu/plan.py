@@ -13,11 +13,9 @@ from tokenmill.model.program import Instruction, Program
 
 from tokenmill_cpu.call import Call, refusal
 from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.stretches import Line, RecordedStretch, Section, Stretch
 
 UNFED = object()
-
-#: Takes what a call reads from the slots of a run.
-Reader = Callable[[list[Any]], Sequence[Any]]
 
 
 @frozen(eq=False)
@@ -29,6 +27,7 @@ class Branching:
     _operator: Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]] = field(init=False)
 
     runs_on = "cpu"
+    queues = False
 
     @_operator.default
     def _bound(self) -> Callable[[Sequence[Any], dict[str, list[Any]]], Sequence[Any]]:
@@ -75,7 +74,8 @@ class Plan:
     calls: tuple[Call | Branching, ...]
     constants: Mapping[int, Any]
     _slots: list[Any] = field(init=False)
-    _lines: tuple[tuple[Any, Reader, tuple[int, ...], tuple[int, ...]], ...] = field(init=False)
+    _lines: tuple[Line, ...] = field(init=False)
+    _sections: tuple[Section, ...] = field(init=False)
 
     @_slots.default
     def _first_slots(self) -> list[Any]:
@@ -86,7 +86,7 @@ class Plan:
         return slots
 
     @_lines.default
-    def _resolved(self) -> tuple[tuple[Any, Reader, tuple[int, ...], tuple[int, ...]], ...]:
+    def _resolved(self) -> tuple[Line, ...]:
         nothing = len(self.program.slot_names)
         nowhere = nothing + 1
         return tuple(
@@ -95,8 +95,34 @@ class Plan:
                 _reader([nothing if slot is None else slot for slot in call.reads]),
                 tuple(nowhere if slot is None else slot for slot in call.instruction.outputs),
                 frees,
+                call.queues,
             )
             for call, frees in zip(self.calls, self._frees(), strict=True)
+        )
+
+    @_sections.default
+    def _split(self) -> tuple[Section, ...]:
+        """Stretches, each with the calls before it."""
+        sections, others, index = [], 0, 0
+        while index < len(self.calls):
+            end = index
+            while end < len(self.calls) and self.calls[end].queues:
+                end += 1
+            if end > index:
+                sections.append(Section(self._lines[others:index], self._stretch(index, end)))
+                others = index = end
+            else:
+                index += 1
+        return (*sections, Section(self._lines[others:], self._stretch(index, index)))
+
+    def _stretch(self, start: int, end: int) -> Stretch:
+        inside, behind = self.calls[start:end], self.calls[end:]
+        written = {slot for call in inside for slot in call.instruction.outputs if slot is not None}
+        read = {slot for call in inside for slot in call.reads if slot is not None}
+        passed = written & {slot for call in behind for slot in call.reads}
+        given = written & set(self.program.outputs)
+        return Stretch(
+            self._lines[start:end], tuple(read - written - self.constants.keys()), tuple(passed), tuple(passed | given)
         )
 
     def _frees(self) -> list[tuple[int, ...]]:
@@ -116,17 +142,55 @@ class Plan:
         :param captured: values of `program.captures`, in that order.
         :raises OperatorError: inputs that an operator cannot take.
         """
-        slots = self._slots.copy()
+        slots = self._filled(arguments)
         for (_, slot), value in zip(self.program.captures, captured, strict=True):
             slots[slot] = value
+        self._walk(self._lines, frame, slots)
+        frame.finish()
+        frame.queueing = False
+        return [slots[slot] for slot in self.program.outputs]
+
+    def _filled(self, arguments: Sequence[Any]) -> list[Any]:
+        slots = self._slots.copy()
         for slot, value in zip(self.program.inputs, arguments, strict=True):
             if value is not UNFED:
                 slots[slot] = value
-        for run, read, writes, frees in self._lines:
+        return slots
+
+    @staticmethod
+    def _walk(lines: Sequence[Line], frame: Frame, slots: list[Any]) -> None:
+        for run, read, writes, frees, queues in lines:
+            if queues is not frame.queueing:
+                frame.finish()
+                frame.queueing = queues
             for slot, result in zip(writes, run(frame, read(slots)), strict=False):
                 slots[slot] = result
             for slot in frees:
                 slots[slot] = None
+
+    def record(self, frame: Frame, arguments: Sequence[Any]) -> tuple[list[Any], list[RecordedStretch | None]]:
+        """As `run`; gives also what `replay` takes, None for a stretch whose launches cannot be replayed."""
+        slots, recorded = self._filled(arguments), []
+        for section in self._sections:
+            self._walk(section.before, frame, slots)
+            recorded.append(section.stretch.record(lambda lines: self._walk(lines, frame, slots), frame, slots))
+        frame.finish()
+        frame.queueing = False
+        return [slots[slot] for slot in self.program.outputs], recorded
+
+    def replay(
+        self, frame: Frame, arguments: Sequence[Any], recorded: Sequence[RecordedStretch | None]
+    ) -> list[Any] | None:
+        """As `run`, with recorded launches; None when the values do not fit them. Outputs may be written again later."""
+        slots = self._filled(arguments)
+        for section, known in zip(self._sections, recorded, strict=True):
+            self._walk(section.before, frame, slots)
+            if known is None:
+                self._walk(section.stretch.lines, frame, slots)
+            elif not known.replay(frame, slots):
+                return None
+        frame.finish()
+        frame.queueing = False
         return [slots[slot] for slot in self.program.outputs]
 
     def walk(self) -> list[Call | Branching]:
@@ -155,7 +219,7 @@ class Plan:
         return counted
 
 
-def _reader(places: Sequence[int]) -> Reader:
+def _reader(places: Sequence[int]) -> Callable[[list[Any]], Sequence[Any]]:
     """Always gives a sequence, where `itemgetter` gives the item itself for a single place."""
     if len(places) > 1:
         return itemgetter(*places)

@@ -10,6 +10,7 @@ Parts are disjoint and numbered by the launch: which thread runs one changes not
 from __future__ import annotations
 
 import atexit
+import ctypes
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from tokenmill_cpu.launch import FLAGS
 # Words of the control block, each on a cache line of its own. The ticket is generation << 32 | parts << 16 | next part.
 _TICKET, _FINISHED, _KERNEL, _ARGS, _STOP = 0, 64, 128, 136, 192
 _CONTROL_WORDS = 32
+
+_word_at = ctypes.c_int64.from_address
 
 #: Turns of the idle loop before a thread parks; a turn takes 10 to 50 ns, so about half a millisecond.
 IDLE_TURNS = 20_000
@@ -72,16 +75,27 @@ class _Native:
             publish = njit("void(int64, int64, int64, int64)", **options)(_publish)
             self.wait = wait = njit("boolean(int64, int64, int64)", **options)(_wait)
 
-            @njit("boolean(int64, int64, int64, int64, int64)", **options)
-            def launch(control, kernel, args, parts, turns):
-                publish(control, kernel, args, parts)
-                take_parts(control)
-                return wait(control, parts, turns)
+            @njit("int64(int64, int64, int64, int64, int64)", **options)
+            def run(control, queue, start, count, turns):
+                for index in range(start, count):
+                    entry = queue + 24 * index
+                    kernel, args, parts = load_word(entry), load_word(entry + 8), load_word(entry + 16)
+                    if parts == 1:
+                        call_kernel(kernel, args, 0, 1)
+                    else:
+                        publish(control, kernel, args, parts)
+                        take_parts(control)
+                        if not wait(control, parts, turns):
+                            return index
+                return count
 
-            @njit("void(int64, int64, int64)", **options)
-            def launch_alone(kernel, args, parts):
-                for part in range(parts):
-                    call_kernel(kernel, args, part, parts)
+            @njit("void(int64, int64)", **options)
+            def run_alone(queue, count):
+                for index in range(count):
+                    entry = queue + 24 * index
+                    parts = load_word(entry + 16)
+                    for part in range(parts):
+                        call_kernel(load_word(entry), load_word(entry + 8), part, parts)
 
             @njit("void(int64, int64)", **options)
             def serve(control, turns):
@@ -95,7 +109,7 @@ class _Native:
                         pause()
                         idle += 1
 
-        self.launch, self.launch_alone, self.serve = launch, launch_alone, serve
+        self.run, self.run_alone, self.serve = run, run_alone, serve
 
 
 @cache
@@ -106,7 +120,7 @@ def _native() -> _Native:
 class DecodePool:
     """Threads for the parts of launches. Use `decode_pool()`: two pools would fight for the same cores.
 
-    Launches of several callers do not wait for each other: whoever finds the pool busy runs its parts alone.
+    Callers do not wait for each other: whoever finds the pool busy runs all parts alone.
     """
 
     def __init__(self) -> None:
@@ -132,16 +146,21 @@ class DecodePool:
                 self._threads.append(thread)
                 thread.start()
 
-    def launch(self, kernel: int, args: int, parts: int) -> None:
-        """Run every part of a launch; returns when all have finished. Releases the GIL."""
-        if parts == 1 or not self._threads or not self._turn.acquire(blocking=False):
-            self._native.launch_alone(kernel, args, parts)
+    def run(self, queue: int, count: int) -> None:
+        """Run launches one behind the other; returns when all have finished. Releases the GIL.
+
+        :param queue: address of three words for each: the kernel's address, the argument block's and the number of parts.
+        """
+        if not self._threads or not self._turn.acquire(blocking=False):
+            self._native.run_alone(queue, count)
             return
         try:
             while self._parked:
                 self._parked.popleft().release()
-            if not self._native.launch(self._address, kernel, args, parts, WAIT_TURNS):
-                self._finish(parts)
+            done = self._native.run(self._address, queue, 0, count, WAIT_TURNS)
+            while done < count:
+                self._finish(_word_at(queue + 24 * done + 16).value)
+                done = self._native.run(self._address, queue, done + 1, count, WAIT_TURNS)
         finally:
             self._turn.release()
 

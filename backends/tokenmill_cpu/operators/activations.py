@@ -14,7 +14,7 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels import activations as kernels
 from tokenmill_cpu.launch import Kernel
-from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
+from tokenmill_cpu.operators.floats import FLOAT32, narrowed, rounded, settled, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 from tokenmill_cpu.simd.vectors import LANES
 
@@ -25,19 +25,21 @@ class Activation(Operator):
     :param parameters: of the function, the same for all items.
     """
 
+    queues = True
+
     def __init__(self, node: Node, kernel: Kernel, *parameters: float) -> None:
         node.address_of(kernel)
         self._kernel, self._parameters = kernel, parameters
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        x, count = widened(given), given.size
+        x, count = settled(frame, given), given.size
         if x is None:
             return NotImplemented
         y = np.empty(given.shape, FLOAT32)
         parts = frame.parts(count, count)
-        frame.launch(self._kernel, parts, address_of(x), address_of(y), count, *self._parameters)
-        return (narrowed(y, given.dtype),)
+        frame.launch(self._kernel, parts, frame.hold(x), frame.hold(y), count, *self._parameters)
+        return (rounded(frame, y, given.dtype),)
 
 
 class BiasedActivation(Operator):
@@ -65,6 +67,8 @@ class BiasedActivation(Operator):
 class GatedSilu(Operator):
     """`x * sigmoid(x) * y`, which graphs spell out in three nodes."""
 
+    queues = True
+
     def __init__(self, node: Node) -> None:
         node.address_of(kernels.gated_silu)
 
@@ -72,8 +76,9 @@ class GatedSilu(Operator):
         gate, up = inputs
         if gate.shape != up.shape:
             gate, up = np.broadcast_arrays(gate, up)
-        x, y = _rows_of(gate), _rows_of(up)
+        x, y = _rows_of(frame, gate), _rows_of(frame, up)
         if x is None or y is None:
+            frame.finish()
             return (gate / (1 + np.exp(-gate)) * up,)
         out = np.empty(gate.shape, FLOAT32)
         if out.size:
@@ -81,15 +86,17 @@ class GatedSilu(Operator):
             rows = out.size // width
             frame.launch(
                 kernels.gated_silu, frame.parts(out.size, rows * -(-width // LANES)),
-                address_of(x), x.strides[-2], address_of(y), y.strides[-2], address_of(out), rows, width,
+                frame.hold(x), x.strides[-2], frame.hold(y), y.strides[-2], frame.hold(out), rows, width,
             )  # fmt: skip
-        return (narrowed(out, gate.dtype),)
+        return (rounded(frame, out, gate.dtype),)
 
 
-def _rows_of(array: Array) -> Array | None:
+def _rows_of(frame: Frame, array: Array) -> Array | None:
     """As float32 `[rows, width]`, without a copy of what is part of wider rows; None for another kind of numbers."""
-    x = array if array.dtype == FLOAT32 and array.strides[-1:] == (4,) else widened(array)
-    return None if x is None else x.reshape(-1, x.shape[-1] if x.ndim else 1)
+    x = array if array.dtype == FLOAT32 and array.strides[-1:] == (4,) else settled(frame, array)
+    if x is None or x.ndim == 2:
+        return x
+    return x.reshape(-1, x.shape[-1] if x.ndim else 1)
 
 
 _STANDARD = {

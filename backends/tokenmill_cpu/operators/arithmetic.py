@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.kernels.arithmetic import add, divide, multiply, subtract
 from tokenmill_cpu.operators.floats import FLOAT32
 from tokenmill_cpu.operators.operator import Array, Node, Operator
@@ -25,6 +25,8 @@ class Arithmetic(Operator):
     :param plain: computes everything else. Where both can, their results are equal.
     """
 
+    queues = True
+
     def __init__(self, node: Node, plain: Operator) -> None:
         self._kernel = KERNELS[node.instruction.operator]
         node.address_of(self._kernel)
@@ -33,16 +35,19 @@ class Arithmetic(Operator):
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         a, b = inputs
         largest = a if a.size >= b.size else b
-        if largest.size < _WORTH or a.dtype is not FLOAT32 or b.dtype is not FLOAT32:
+        worth = largest.size >= _WORTH or (frame.waits and largest.size >= _WIDE)
+        if not worth or a.dtype is not FLOAT32 or b.dtype is not FLOAT32:
+            frame.finish()
             return self._plain.run(frame, inputs)
         shape, width = largest.shape, largest.shape[-1]
         a_steps, b_steps = _steps(a, shape), _steps(b, shape)
         if a_steps is None or b_steps is None or width < _WIDE:
+            frame.finish()
             return self._plain.run(frame, inputs)
         y = np.empty(shape, FLOAT32)
         rows = largest.size // width
         parts = frame.parts(y.size, rows)
-        frame.launch(self._kernel, parts, address_of(a), address_of(b), address_of(y), rows, width, *a_steps, *b_steps)
+        frame.launch(self._kernel, parts, frame.hold(a), frame.hold(b), frame.hold(y), rows, width, *a_steps, *b_steps)
         return (y,)
 
 

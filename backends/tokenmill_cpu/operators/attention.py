@@ -10,7 +10,7 @@ import numpy as np
 from attrs import frozen
 from tokenmill.contracts.answers import Declined
 
-from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.kernels.attention import FEW, SIDE, attend_few, attend_many, few_bytes, many_bytes
 from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
@@ -21,16 +21,16 @@ FLOAT16 = np.dtype(np.float16)
 Place = tuple[int, int, int, int]
 
 
-def place(array: Array) -> Place:
-    """Of `[batch, heads, rows, items]` whose items lie side by side."""
+def place(frame: Frame, array: Array) -> Place:
+    """Of `[batch, heads, rows, items]` whose items lie side by side. The frame holds it."""
     batch, head, row = array.strides[:3]
-    return address_of(array), batch, head, row
+    return frame.hold(array), batch, head, row
 
 
-def flat_place(array: Array, heads: int) -> Place:
-    """Of float32 `[batch, rows, heads * items]` in C order."""
+def flat_place(frame: Frame, array: Array, heads: int) -> Place:
+    """Of float32 `[batch, rows, heads * items]` in C order. The frame holds it."""
     _, rows, features = array.shape
-    return address_of(array), 4 * rows * features, 4 * (features // heads), 4 * features
+    return frame.hold(array), 4 * rows * features, 4 * (features // heads), 4 * features
 
 
 NOWHERE: Place = (0, 0, 0, 0)
@@ -86,7 +86,7 @@ class Attend:
             kernel, pieces = attend_many, batch * (heads // group) * -(-group * rows // SIDE)
             nbytes = many_bytes(most, width, value_width)
         parts = frame.parts(batch * heads * rows * most * width, pieces)
-        lengths = address_of(extent.numbers)
+        lengths = frame.hold(extent.numbers)
         frame.launch(
             kernel, parts, *query, *keys, *values, *out, *bias, *sizes, lengths, lengths + 8 * batch,
             lengths + 16 * batch, *self._fixed, sink, frame.scratch("attention", parts * nbytes), nbytes,
@@ -192,9 +192,10 @@ class Attention(Operator):
             (batch, rows, heads, values.shape[3]) if flat else (batch, heads, rows, values.shape[3]), FLOAT32
         )
         self._attend(
-            frame, place(x), place(seen_keys), place(seen_values), place(out.swapaxes(1, 2) if flat else out),
+            frame, place(frame, x), place(frame, seen_keys), place(frame, seen_values),
+            place(frame, out.swapaxes(1, 2) if flat else out),
             (batch, heads, heads // keys.shape[1], rows, width, values.shape[3], int(seen_keys.dtype == FLOAT16)),
-            Extent(geometry, int(geometry[0].max())), NOWHERE if bias is None else place(bias),
+            Extent(geometry, int(geometry[0].max())), NOWHERE if bias is None else place(frame, bias),
         )  # fmt: skip
         return narrowed(out.reshape(batch, rows, -1) if flat else out, query.dtype), keys, values
 
@@ -248,9 +249,10 @@ class MultiHeadAttention(Operator):
         bias = None if not parts else parts[0] if len(parts) == 1 else parts[0] + parts[1]
         out = np.empty((batch, rows, heads, value.shape[3]), FLOAT32)
         self._attend(
-            frame, place(x), place(seen_keys), place(seen_values), flat_place(out.reshape(batch, rows, -1), heads),
+            frame, place(frame, x), place(frame, seen_keys), place(frame, seen_values),
+            flat_place(frame, out.reshape(batch, rows, -1), heads),
             (batch, heads, 1, rows, width, value.shape[3], int(seen_keys.dtype == FLOAT16)), Extent(geometry, total),
-            NOWHERE if bias is None else place(bias),
+            NOWHERE if bias is None else place(frame, bias),
         )  # fmt: skip
         return narrowed(out.reshape(batch, rows, -1), query.dtype), keys, values
 

@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tokenmill_cpu.frame import Frame
 from tokenmill_cpu.operators.operator import Array, contiguous
 
 FLOAT32 = np.dtype(np.float32)
@@ -24,6 +25,22 @@ def widened(array: Array) -> Array | None:
     if dtype == FLOAT32:
         return contiguous(array)
     return array.astype(FLOAT32, order="C") if dtype in NARROW else None
+
+
+def settled(frame: Frame, array: Array) -> Array | None:
+    """`widened`, of an array that launches which wait may have to write."""
+    if array.dtype == FLOAT32 and array.flags.c_contiguous and array.flags.aligned:
+        return array
+    frame.finish()
+    return widened(array)
+
+
+def rounded(frame: Frame, array: Array, dtype: np.dtype[Any]) -> Array:
+    """`narrowed`, of an array that launches which wait have to write."""
+    if dtype == FLOAT32:
+        return array
+    frame.finish()
+    return array.astype(dtype)
 
 
 def narrowed(array: Array, dtype: np.dtype[Any]) -> Array:

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from attrs import frozen
+from attrs import evolve, frozen
 from tokenmill.contracts.answers import Declined
 
-from tokenmill_cpu.frame import Frame, address_of
+from tokenmill_cpu.binding import PortBinding
+from tokenmill_cpu.frame import Frame, Recording
 from tokenmill_cpu.kernels.appending import append
 from tokenmill_cpu.kernels.rotary import FROM_EACH, FROM_FIRST, FROM_PLACE
 from tokenmill_cpu.operators.attention import FLOAT16, NOWHERE, Attend, Extent, Place, bias_of, flat_place, place
-from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
+from tokenmill_cpu.operators.floats import FLOAT32, rounded, settled, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, contiguous, implements
 
 (
@@ -26,6 +27,7 @@ class GroupQueryAttention(Operator):
     """Of each sequence T tokens are held after the step, `seqlens_k + 1`, and Q of them are new."""
 
     appends = {PAST_KEY: 1, PAST_VALUE: 2}  # noqa: RUF012
+    queues = True
 
     def __init__(self, node: Node) -> None:
         attributes = node.attributes
@@ -51,20 +53,26 @@ class GroupQueryAttention(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = (*inputs, *(None,) * 17)[:17] if len(inputs) < 17 else inputs
-        projections = self._projections(given)
+        projections = self._projections(frame, given)
         past_key, past_value, dtype = given[PAST_KEY], given[PAST_VALUE], given[QUERY].dtype
         if projections is None or (past_key is None) != (past_value is None):
             return NotImplemented
-        (batch, rows, width, value_width), query, key, value, _held = projections
+        (batch, rows, width, value_width), query, key, value = projections
         heads, key_heads = self._heads, self._key_heads
-        step = _step(frame, given, batch, rows, 0 if past_key is None else past_key.shape[2])
+        step = _step(frame, given, batch, rows)
         if step is None:
             return NotImplemented
         total, extent = step.total, step.extent
-        bias = None if given[BIAS] is None else bias_of(given[BIAS], (batch, heads, rows, total))
-        sink = self._no_sink if given[SINK] is None else widened(given[SINK])
-        rotation = self._rotation(given, rows, total, width)
-        if rotation is None or (given[BIAS] is not None and bias is None):
+        bias, sink = None, self._no_sink
+        if given[BIAS] is not None:
+            frame.finish()
+            bias = bias_of(given[BIAS], (batch, heads, rows, total))
+            if bias is None:
+                return NotImplemented
+        if given[SINK] is not None:
+            sink = settled(frame, given[SINK])
+        rotation = self._rotation(frame, given, rows, total, width)
+        if rotation is None:
             return NotImplemented
         keys = _present(frame, past_key, (batch, key_heads, extent, width), dtype, step)
         values = _present(frame, past_value, (batch, key_heads, extent, value_width), dtype, step)
@@ -72,29 +80,33 @@ class GroupQueryAttention(Operator):
             return NotImplemented
 
         narrow, features = int(keys.dtype == FLOAT16), heads * width
-        turned, key_place, value_place = query, place(keys), place(values)
+        turned, key_place, value_place = query, place(frame, keys), place(frame, values)
         if self._turns:
             memory = frame.scratch("queries", 4 * batch * rows * features)
             turned = (memory, 4 * rows * features, 4 * width, 4 * features)
         parts = frame.parts(batch * rows * features, batch * rows)
-        numbers = address_of(step.seen.numbers)
+        numbers = frame.hold(step.seen.numbers)
         frame.launch(
             append, parts, *query, *key, *value, *turned, *key_place, *value_place, batch, rows,
             heads if self._turns else 0, key_heads, width, value_width, narrow, numbers + 8 * batch, numbers + 16 * batch,
-            *rotation.words, frame.scratch("head", 4 * width * parts),
+            *rotation, frame.scratch("head", 4 * width * parts),
         )  # fmt: skip
+        for cache in (keys, values):
+            frame.hold(cache)
         out = np.empty((batch, rows, heads * value_width), FLOAT32)
         self._attend(
-            frame, turned, key_place, value_place, flat_place(out, heads),
+            frame, turned, key_place, value_place, flat_place(frame, out, heads),
             (batch, heads, heads // key_heads, rows, width, value_width, narrow), step.seen,
-            NOWHERE if bias is None else place(bias), 0 if sink is None else address_of(sink),
+            NOWHERE if bias is None else place(frame, bias), 0 if sink is None else frame.hold(sink),
         )  # fmt: skip
-        return narrowed(out, dtype), keys, values
+        return rounded(frame, out, dtype), keys, values
 
-    def _projections(self, given: Sequence[Any]) -> tuple[tuple[int, int, int, int], Place, Place, Place, Any] | None:
-        """Batch, rows and widths; where query, key and value are as float32, packed or not; and what must live meanwhile."""
+    def _projections(
+        self, frame: Frame, given: Sequence[Any]
+    ) -> tuple[tuple[int, int, int, int], Place, Place, Place] | None:
+        """Batch, rows and widths; and where query, key and value are as float32, packed or not."""
         heads, key_heads = self._heads, self._key_heads
-        x, key, value = widened(given[QUERY]), given[KEY], given[VALUE]
+        x, key, value = settled(frame, given[QUERY]), given[KEY], given[VALUE]
         if x is None or x.ndim != 3 or not x.size:
             return None
         batch, rows, features = x.shape
@@ -102,25 +114,27 @@ class GroupQueryAttention(Operator):
             width, rest = divmod(features, heads + 2 * key_heads)
             if rest:
                 return None
-            address, *strides = flat_place(x, heads + 2 * key_heads)
-            step = 4 * width
-            query, keys, values = ((address + step * start, *strides) for start in (0, heads, heads + key_heads))
-            return (batch, rows, width, width), query, keys, values, x
-        key, value = widened(key), widened(value)
+            query, batch_step, head_step, row_step = flat_place(frame, x, heads + 2 * key_heads)
+            starts = (query, query + heads * head_step, query + (heads + key_heads) * head_step)
+            first, second, third = ((start, batch_step, head_step, row_step) for start in starts)
+            return (batch, rows, width, width), first, second, third
+        key, value = settled(frame, key), settled(frame, value)
         if key is None or value is None or key.shape[:2] != (batch, rows) or value.shape[:2] != (batch, rows):
             return None
         width, rest = divmod(features, heads)
         if rest or key.shape[2] != key_heads * width or value.shape[2] % key_heads:
             return None
-        places = flat_place(x, heads), flat_place(key, key_heads), flat_place(value, key_heads)
-        return (batch, rows, width, value.shape[2] // key_heads), *places, (x, key, value)
+        places = (flat_place(frame, x, heads), flat_place(frame, key, key_heads), flat_place(frame, value, key_heads))
+        return (batch, rows, width, value.shape[2] // key_heads), *places
 
-    def _rotation(self, given: Sequence[Any], rows: int, total: int, width: int) -> _Rotation | None:
-        """None where the tables do not fit the heads."""
+    def _rotation(
+        self, frame: Frame, given: Sequence[Any], rows: int, total: int, width: int
+    ) -> tuple[int, int, int, int, int, int, int] | None:
+        """Words of the kernel; None where the tables do not fit the heads."""
         if not self._turns:
-            return _Rotation((0, 0, 0, 0, 0, 0, FROM_PLACE), ())
+            return 0, 0, 0, 0, 0, 0, FROM_PLACE
         cosine, sine = (
-            (widened(given[position]) if table is None else table)
+            (settled(frame, given[position]) if table is None else table)
             for position, table in zip((COSINE, SINE), self._tables, strict=True)
         )
         if (
@@ -133,23 +147,14 @@ class GroupQueryAttention(Operator):
             return None
         positions, source = given[POSITIONS], FROM_PLACE
         if positions is not None:
-            positions = contiguous(positions.astype(np.int64, copy=False))
+            if positions.dtype != np.int64 or not positions.flags.c_contiguous:
+                frame.finish()
+                positions = contiguous(positions.astype(np.int64, copy=False))
             # The first prompt counts on from the first id, whatever the others are.
             source = FROM_FIRST if total == rows else FROM_EACH
         angles, half = cosine.shape
-        at = 0 if positions is None else address_of(positions)
-        words = (half, self._interleaved, address_of(cosine), address_of(sine), angles, at, source)
-        return _Rotation(words, (cosine, sine, positions))
-
-
-@frozen(eq=False)
-class _Rotation:
-    """:param words: of the kernel that appends.
-    :param kept: arrays that they point to.
-    """
-
-    words: tuple[int, int, int, int, int, int, int]
-    kept: tuple[Any, ...]
+        at = 0 if positions is None else frame.hold(positions)
+        return half, self._interleaved, frame.hold(cosine), frame.hold(sine), angles, at, source
 
 
 @frozen(eq=False)
@@ -164,15 +169,22 @@ class _Step:
     extent: int
 
 
-def _step(frame: Frame, given: Sequence[Any], batch: int, rows: int, length: int) -> _Step | None:
+def _step(frame: Frame, given: Sequence[Any], batch: int, rows: int) -> _Step | None:
     """What all layers of a run share; None where lengths do not fit the past and the rows."""
-    sources = (given[LENGTHS], given[TOTAL], given[NEW])
-    key = ("step", *map(id, sources), batch, rows, length)
+    sources, past = (given[LENGTHS], given[TOTAL], given[NEW]), given[PAST_KEY]
+    binding, length = (None, 0) if past is None else (frame.bound.get(id(past)), past.shape[2])
+    key = ("step", *map(id, sources), batch, rows, length, 0 if binding is None else binding.capacity)
     if key not in frame.remembered:
+        recording = frame.recording
+        if recording is None or binding is None or not recording.gives(*sources):
+            frame.finish()
+            step = _read_step(sources, batch, rows, length)
+        else:
+            step = _recorded_step(recording, binding, sources, batch, rows)
         # With the arrays, so that nothing else gets their identity.
-        frame.remembered[key] = _read_step(sources, batch, rows, length), sources
-    step: _Step | None = frame.remembered[key][0]
-    return step
+        frame.remembered[key] = step, sources
+    found: _Step | None = frame.remembered[key][0]
+    return found
 
 
 def _read_step(sources: tuple[Any, Any, Any], batch: int, rows: int, length: int) -> _Step | None:
@@ -193,6 +205,26 @@ def _read_step(sources: tuple[Any, Any, Any], batch: int, rows: int, length: int
     return _Step(Extent(numbers, int(held.max())), total, extent)
 
 
+def _recorded_step(
+    recording: Recording, binding: PortBinding, sources: tuple[Any, Any, Any], batch: int, rows: int
+) -> _Step | None:
+    """A step whose launches fit until the storage is full; replays bring its numbers up to date."""
+    step = _read_step(sources, batch, rows, binding.logical_length)
+    if step is None:
+        return None
+    lasting = evolve(step, seen=evolve(step.seen, most=binding.capacity))
+
+    def refresh() -> bool:
+        now = _read_step(sources, batch, rows, binding.logical_length)
+        if now is None or now.extent > binding.capacity or (now.total == rows) is not (step.total == rows):
+            return False
+        lasting.seen.numbers[:] = now.seen.numbers
+        return True
+
+    recording.refreshes.append(refresh)
+    return lasting
+
+
 def _present(
     frame: Frame, past: Array | None, shape: tuple[int, int, int, int], dtype: np.dtype[Any], step: _Step
 ) -> Array | None:
@@ -206,6 +238,7 @@ def _present(
         return None
     binding = frame.bound.get(id(past))
     if binding is None or binding.axis != 2:
+        frame.finish()
         storage = np.zeros(shape, kind)
         for index, length in enumerate(step.seen.numbers[2]):
             storage[index, :, :length] = past[index, :, :length]

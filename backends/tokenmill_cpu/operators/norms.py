@@ -12,7 +12,7 @@ from tokenmill.contracts.answers import Declined
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.norms import layer_norm, rms_norm
 from tokenmill_cpu.launch import Kernel
-from tokenmill_cpu.operators.floats import FLOAT32, narrowed, widened
+from tokenmill_cpu.operators.floats import FLOAT32, rounded, settled, widened
 from tokenmill_cpu.operators.operator import Node, Operator, implements
 
 Shape = tuple[int, ...]
@@ -31,27 +31,30 @@ class _Weight:
         if constant is not None and self.kept is not None:
             self.dtype, self.shape, self.address = constant.dtype, constant.shape, address_of(self.kept)
 
-    def read(self, inputs: Sequence[Any], shape: Shape) -> tuple[Any, int, Any]:
-        """Its type, its address and what keeps it alive. The address is 0 when it is omitted, -1 when it does not fit."""
+    def read(self, frame: Frame, inputs: Sequence[Any], shape: Shape) -> tuple[Any, int]:
+        """Its type and its address, which is 0 when it is omitted and -1 when it does not fit."""
         if self.position is None:
-            return None, 0, None
+            return None, 0
         if self.kept is not None and self.shape == shape:
-            return self.dtype, self.address, None
+            return self.dtype, self.address
         given = self.kept if self.kept is not None else inputs[self.position]
         dtype = self.dtype if self.kept is not None else given.dtype
-        values = widened(given)
+        values = settled(frame, given)
         if values is None:
-            return dtype, -1, None
+            return dtype, -1
         if values.shape != shape:
+            frame.finish()
             try:
                 values = np.ascontiguousarray(np.broadcast_to(values, shape))
             except ValueError:
-                return dtype, -1, None
-        return dtype, address_of(values), values
+                return dtype, -1
+        return dtype, frame.hold(values)
 
 
 class Normalization(Operator):
     """Outputs: the normalized rows, and by `kinds` also `mean`, `factor` and `total`, of which nothing may be wanted."""
+
+    queues = True
 
     def __init__(
         self,
@@ -80,50 +83,50 @@ class Normalization(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        x, shape = widened(given), given.shape
+        x, shape = settled(frame, given), given.shape
         if x is None or not given.size:
             return NotImplemented
         features = shape[self._axis :]
         width = prod(features)
         rows = given.size // width
-        kind, gamma, _gamma_held = self._gamma.read(inputs, features)
-        _, beta, _beta_held = self._beta.read(inputs, features)
-        _, bias, _bias_held = self._bias.read(inputs, features)
+        kind, gamma = self._gamma.read(frame, inputs, features)
+        _, beta = self._beta.read(frame, inputs, features)
+        _, bias = self._bias.read(frame, inputs, features)
         if gamma < 0 or beta < 0 or bias < 0:
             return NotImplemented
         y = np.empty(shape, FLOAT32)
-        total = target = address_of(y)
+        total = target = frame.hold(y)
         skip, skip_rows = 0, 1
         if self._skip is not None:
             added = inputs[self._skip]
             # The batch may be missing, or one for all.
             if added.shape != shape and added.shape != shape[1:] and added.shape != (1, *shape[1:]):
                 return NotImplemented
-            skip_held = widened(added)
-            if skip_held is None:
+            added = settled(frame, added)
+            if added is None:
                 return NotImplemented
-            skip, skip_rows = address_of(skip_held), added.size // width
+            skip, skip_rows = frame.hold(added), added.size // width
         results, means, factors = [y], 0, 0
         for wanted in self._wanted:
             result: Any = None
             if wanted == "total":
                 result = np.empty(shape, FLOAT32)
-                total = address_of(result)
+                total = frame.hold(result)
             elif wanted is not None:
                 result = np.empty(shape[: self._axis] + (1,) * len(features), FLOAT32)
                 if wanted == "mean":
-                    means = address_of(result)
+                    means = frame.hold(result)
                 else:
-                    factors = address_of(result)
+                    factors = frame.hold(result)
             results.append(result)
         frame.launch(
             self._kernel,
             frame.parts(x.size, rows),
-            address_of(x), skip, bias, gamma, beta, target, total, means, factors, rows, width, skip_rows, self._epsilon,
+            frame.hold(x), skip, bias, gamma, beta, target, total, means, factors, rows, width, skip_rows, self._epsilon,
         )  # fmt: skip
-        results[0] = narrowed(y, kind)
+        results[0] = rounded(frame, y, kind)
         if "total" in self._wanted:
-            results[3] = narrowed(results[3], given.dtype)
+            results[3] = rounded(frame, results[3], given.dtype)
         return results
 
 

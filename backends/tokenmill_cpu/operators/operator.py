@@ -28,6 +28,9 @@ class Operator:
     reads_shape: ClassVar[frozenset[int]] = frozenset()
     #: Constant inputs that were packed: `run` does not read them, and gets None for them.
     packs: frozenset[int] = frozenset()
+    #: It touches what it is given and what it gives through launches alone, or calls `frame.finish` before. Its launches may
+    #: wait, so it gives all arrays that they point to, and that are not its own, to `frame.hold`.
+    queues: bool = False
     #: Row `[..., i, :]` of the output depends on the same row of the first input and on constants alone.
     row_wise: ClassVar[bool] = False
     #: Memory of weights that were packed for this operator.

@@ -10,7 +10,7 @@ from tokenmill.contracts.answers import Declined
 
 from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.dense_product import PANEL, dense_product
-from tokenmill_cpu.operators.floats import is_float, narrowed, widened
+from tokenmill_cpu.operators.floats import is_float, narrowed, rounded, settled, widened
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 
 
@@ -33,6 +33,7 @@ class DenseProduct(Operator):
     """
 
     row_wise = True
+    queues = True
 
     def __init__(self, node: Node, matrix: Array, bias: Array | None = None, packs: Sequence[int] = (1,)) -> None:
         node.address_of(dense_product)
@@ -45,7 +46,7 @@ class DenseProduct(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        x = widened(given)
+        x = settled(frame, given)
         if x is None:
             return NotImplemented
         inner, columns = self._inner, self._columns
@@ -53,14 +54,14 @@ class DenseProduct(Operator):
             raise ValueError(f"rows of {x.shape[-1]} do not fit weights of width {inner}")
         out = np.empty((*x.shape[:-1], columns), np.float32)
         if out.size:
-            places = np.array([address_of(x), address_of(out)], np.int64)
-            base = address_of(places)
+            places = np.array([frame.hold(x), frame.hold(out)], np.int64)
+            base = frame.hold(places)
             frame.launch(
                 dense_product, min(frame.threads, len(self._panels)), base, address_of(self._weights), base + 8, 1,
                 out.size // columns, inner, columns, 4 * inner, 4 * PANEL, 4 * PANEL * inner, 4 * columns, 1,
                 self._bias_address, 0,
             )  # fmt: skip
-        return (narrowed(out, given.dtype),)
+        return (rounded(frame, out, given.dtype),)
 
 
 class ComputedProduct(Operator):

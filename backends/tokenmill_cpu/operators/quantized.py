@@ -12,7 +12,7 @@ from tokenmill_cpu.frame import Frame, address_of
 from tokenmill_cpu.kernels.integer_product import ROWS_IN_PLACE, integer_product, round_rows
 from tokenmill_cpu.launch import Kernel
 from tokenmill_cpu.operators.blocks import BlockWeights, PackedBlocks, join, matmul_weights, pack
-from tokenmill_cpu.operators.floats import narrowed, widened
+from tokenmill_cpu.operators.floats import rounded, settled
 from tokenmill_cpu.operators.operator import Array, Node, Operator, implements
 from tokenmill_cpu.operators.products import DenseProduct
 from tokenmill_cpu.simd.integer_tile import BLOCK, RECORD
@@ -27,6 +27,7 @@ class IntegerProduct(Operator):
     """
 
     row_wise = True
+    queues = True
 
     def __init__(
         self, kernel: Kernel, weights: PackedBlocks, bias: Array | None, columns: int, width: int, middle: int
@@ -51,10 +52,10 @@ class IntegerProduct(Operator):
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
         given = inputs[0]
-        x = widened(given)
+        x = settled(frame, given)
         if x is None:
             return NotImplemented
-        return (narrowed(self.product(frame, x), given.dtype),)
+        return (rounded(frame, self.product(frame, x), given.dtype),)
 
     def product(self, frame: Frame, x: Array) -> Array:
         """Of float32 rows."""
@@ -63,7 +64,7 @@ class IntegerProduct(Operator):
         out = np.empty((*x.shape[:-1], self.columns), np.float32)
         rows = x.size // self._width if self._width else 0
         if out.size:
-            self._launch(frame, address_of(x), rows, address_of(out))
+            self._launch(frame, x, rows, out)
         return out
 
     def joined(self, others: Sequence[IntegerProduct]) -> IntegerProduct:
@@ -76,24 +77,34 @@ class IntegerProduct(Operator):
             sum(product.columns for product in products), self._width, self._middle,
         )  # fmt: skip
 
-    def _launch(self, frame: Frame, x: int, rows: int, out: int) -> None:
+    def _launch(self, frame: Frame, x: Array, rows: int, out: Array) -> None:
         threads, stride = frame.threads, self._record_stride
         parts = min(threads, self._groups)
         if rows <= ROWS_IN_PLACE:
-            records, source = frame.scratch("records", parts * rows * stride), x
+            records, source = frame.scratch("records", parts * rows * stride), frame.hold(x)
         else:
             records, source = frame.scratch("records", rows * stride), 0
             frame.launch(
-                round_rows, min(threads, rows), x, 4 * self._width, rows, self._width, self._zero_point, records, stride
+                round_rows,
+                min(threads, rows),
+                frame.hold(x),
+                4 * self._width,
+                rows,
+                self._width,
+                self._zero_point,
+                records,
+                stride,
             )
         frame.launch(
             self._kernel, parts, source, 4 * self._width, rows, self._width, self._zero_point, records, stride,
-            *self._packed, out, 4 * self.columns, self.columns,
+            *self._packed, frame.hold(out), 4 * self.columns, self.columns,
         )  # fmt: skip
 
 
 class JoinedProducts(Operator):
     """Several products of one input: their columns come side by side, and each output is a view of its own."""
+
+    queues = True
 
     @staticmethod
     def fits(products: Sequence[IntegerProduct]) -> bool:
@@ -107,10 +118,10 @@ class JoinedProducts(Operator):
         self._columns = [slice(end - product.columns, end) for end, product in zip(ends, products, strict=True)]
 
     def run(self, frame: Frame, inputs: Sequence[Any]) -> Sequence[Any]:
-        x = widened(inputs[0])
+        x = settled(frame, inputs[0])
         if x is None:
             raise ValueError(f"a product takes no {inputs[0].dtype}")
-        out = narrowed(self._product.product(frame, x), inputs[0].dtype)
+        out = rounded(frame, self._product.product(frame, x), inputs[0].dtype)
         return [out[..., columns] for columns in self._columns]
 
 
