@@ -56,14 +56,16 @@ class CpuBackend:
         progress = progress or NoProgress()
         progress.start("preparing kernels and weights", sum(1 for _ in program.walk()))
 
-        def make_node(instruction: Instruction, program: Program) -> Node:
-            progress.advance()
-            return Node(instruction, program, self._level, self._threads, _address)
-
         pool = decode_pool()
         pool.reserve(self._threads)
+        frame = Frame(pool, self._threads)
+
+        def make_node(instruction: Instruction, program: Program) -> Node:
+            progress.advance()
+            return Node(instruction, program, self._level, frame, _address)
+
         try:
-            plan = build_plan(program, self.fallback, make_node, Frame(pool, self._threads))
+            plan = build_plan(program, self.fallback, make_node, frame)
         finally:
             progress.finish()
         narrow_projection(plan, io.logits_output if io else None)

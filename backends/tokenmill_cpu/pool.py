@@ -23,7 +23,7 @@ from numba import njit
 
 from tokenmill_cpu.atomics import add_word, call_kernel, exchange_if, load_word, pause, store_word
 from tokenmill_cpu.kernel_cache import compiling
-from tokenmill_cpu.launch import FLAGS
+from tokenmill_cpu.launch import FLAGS, device
 
 # Words of the control block, each on a cache line of its own. The ticket is generation << 32 | parts << 16 | next part.
 _TICKET, _FINISHED, _KERNEL, _ARGS, _STOP = 0, 64, 128, 136, 192
@@ -37,7 +37,8 @@ IDLE_TURNS = 20_000
 WAIT_TURNS = 2_000
 
 
-def _take_parts(control: int) -> None:
+@device
+def _take_parts(control):
     while True:
         ticket = load_word(control + _TICKET)
         part, parts = ticket & 0xFFFF, (ticket >> 16) & 0xFFFF
@@ -48,7 +49,8 @@ def _take_parts(control: int) -> None:
             add_word(control + _FINISHED, 1)
 
 
-def _wait(control: int, parts: int, turns: int) -> bool:
+@device
+def _all_finished(control, parts, turns):
     """Whether all parts have finished within so many turns."""
     for _ in range(turns):
         if load_word(control + _FINISHED) == parts:
@@ -57,7 +59,8 @@ def _wait(control: int, parts: int, turns: int) -> bool:
     return load_word(control + _FINISHED) == parts
 
 
-def _publish(control: int, kernel: int, args: int, parts: int) -> None:
+@device
+def _publish(control, kernel, args, parts):
     store_word(control + _KERNEL, kernel)
     store_word(control + _ARGS, args)
     store_word(control + _FINISHED, 0)
@@ -65,51 +68,56 @@ def _publish(control: int, kernel: int, args: int, parts: int) -> None:
     store_word(control + _TICKET, ((generation & 0x7FFFFFFF) << 32) | (parts << 16))
 
 
+def _run(control: int, queue: int, start: int, count: int, turns: int) -> int:
+    """Run launches from `start` on; gives the one whose last parts take long, or `count`."""
+    for index in range(start, count):
+        entry = queue + 24 * index
+        kernel, args, parts = load_word(entry), load_word(entry + 8), load_word(entry + 16)
+        if parts == 1:
+            call_kernel(kernel, args, 0, 1)
+        else:
+            _publish(control, kernel, args, parts)
+            _take_parts(control)
+            if not _all_finished(control, parts, turns):
+                return index
+    return count
+
+
+def _run_alone(queue: int, count: int) -> None:
+    for index in range(count):
+        entry = queue + 24 * index
+        parts = load_word(entry + 16)
+        for part in range(parts):
+            call_kernel(load_word(entry), load_word(entry + 8), part, parts)
+
+
+def _wait(control: int, parts: int, turns: int) -> bool:
+    return _all_finished(control, parts, turns)
+
+
+def _serve(control: int, turns: int) -> None:
+    """Take parts until there was nothing to do for so many turns."""
+    idle = 0
+    while idle < turns and load_word(control + _STOP) == 0:
+        ticket = load_word(control + _TICKET)
+        if ticket & 0xFFFF < (ticket >> 16) & 0xFFFF:
+            _take_parts(control)
+            idle = 0
+        else:
+            pause()
+            idle += 1
+
+
 class _Native:
-    """The compiled half of the pool."""
+    """The compiled half of the pool. Only functions that close over nothing come from numba's cache."""
 
     def __init__(self) -> None:
         with compiling() as cached:
             options: dict[str, Any] = {"nogil": True, "cache": cached, **FLAGS}
-            take_parts = njit("void(int64)", **options)(_take_parts)
-            publish = njit("void(int64, int64, int64, int64)", **options)(_publish)
-            self.wait = wait = njit("boolean(int64, int64, int64)", **options)(_wait)
-
-            @njit("int64(int64, int64, int64, int64, int64)", **options)
-            def run(control, queue, start, count, turns):
-                for index in range(start, count):
-                    entry = queue + 24 * index
-                    kernel, args, parts = load_word(entry), load_word(entry + 8), load_word(entry + 16)
-                    if parts == 1:
-                        call_kernel(kernel, args, 0, 1)
-                    else:
-                        publish(control, kernel, args, parts)
-                        take_parts(control)
-                        if not wait(control, parts, turns):
-                            return index
-                return count
-
-            @njit("void(int64, int64)", **options)
-            def run_alone(queue, count):
-                for index in range(count):
-                    entry = queue + 24 * index
-                    parts = load_word(entry + 16)
-                    for part in range(parts):
-                        call_kernel(load_word(entry), load_word(entry + 8), part, parts)
-
-            @njit("void(int64, int64)", **options)
-            def serve(control, turns):
-                idle = 0
-                while idle < turns and load_word(control + _STOP) == 0:
-                    ticket = load_word(control + _TICKET)
-                    if ticket & 0xFFFF < (ticket >> 16) & 0xFFFF:
-                        take_parts(control)
-                        idle = 0
-                    else:
-                        pause()
-                        idle += 1
-
-        self.run, self.run_alone, self.serve = run, run_alone, serve
+            self.run = njit("int64(int64, int64, int64, int64, int64)", **options)(_run)
+            self.run_alone = njit("void(int64, int64)", **options)(_run_alone)
+            self.wait = njit("boolean(int64, int64, int64)", **options)(_wait)
+            self.serve = njit("void(int64, int64)", **options)(_serve)
 
 
 @cache

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from attrs import define
 
-from tokenmill_cpu.operators.operator import Array
+from tokenmill_cpu.kernels.packing import interleave_bytes, interleave_nibbles
+from tokenmill_cpu.operators.operator import Array, Node, contiguous
 from tokenmill_cpu.simd.integer_tile import BLOCK
 from tokenmill_cpu.simd.vectors import LANES
-
-#: Weight rows that are packed at a time, so that the unpacked form of all never exists.
-_CHUNK = 4096
 
 
 def unpack(packed: Array, bits: int) -> Array:
@@ -106,15 +104,17 @@ class PackedBlocks:
 _SCALE_ERROR = 2.0**-22
 
 
-def pack(source: BlockWeights) -> PackedBlocks:
+def pack(source: BlockWeights, node: Node) -> PackedBlocks:
     """Interleave groups of 16 rows."""
     rows, scale_blocks = source.scales.shape
     groups, blocks = -(-rows // LANES), scale_blocks * source.block_size // BLOCK
     weights = np.zeros((groups, blocks, 64 * source.bits), np.uint8)
-    for start in range(0, rows, _CHUNK):
-        end = min(start + _CHUNK, rows)
-        part = _interleaved(unpack(source.packed[start:end], source.bits), source.bits, blocks)
-        weights[start // LANES : start // LANES + len(part)] = part
+    packed = contiguous(source.packed)
+    kernel = interleave_bytes if source.bits == 8 else interleave_nibbles
+    frame = node.frame
+    frame.launch(
+        kernel, frame.threads, frame.hold(packed), rows, blocks, frame.hold(weights), blocks * BLOCK * source.bits // 8
+    )
     scales = source.scales.astype(np.float32)
     offsets = None
     if source.zero_points is not None:
@@ -140,20 +140,6 @@ def join(parts: Sequence[PackedBlocks]) -> PackedBlocks:
         first.shift,
         first.blocks,
     )
-
-
-def _interleaved(values: Array, bits: int, blocks: int) -> Array:
-    """`[rows, ...]` unsigned items to `[groups, blocks, bytes]`."""
-    rows = len(values)
-    groups = -(-rows // LANES)
-    if rows % LANES:
-        values = np.concatenate([values, np.zeros((groups * LANES - rows, *values.shape[1:]), np.uint8)])
-    if bits == 8:
-        steps = values.reshape(groups, LANES, blocks, 8, 4)
-        return steps.transpose(0, 2, 3, 1, 4).reshape(groups, blocks, 512)
-    halves = values.reshape(groups, LANES, blocks, 2, 4, 4)
-    low, high = halves[:, :, :, 0], halves[:, :, :, 1]
-    return (low | (high << 4)).transpose(0, 2, 3, 1, 4).reshape(groups, blocks, 256)
 
 
 def _by_group(numbers: Array, groups: int) -> Array:

@@ -51,14 +51,14 @@ class Node:
     """An instruction while it is prepared.
 
     :param level: which kernels to take: `tokenmill_cpu.options.LEVELS`.
-    :param threads: parts of a large launch.
+    :param frame: runs kernels while nodes are prepared.
     :param address_of: compiles a kernel, or loads it from the cache, and gives its address.
     """
 
     instruction: Instruction
     program: Program
     level: str
-    threads: int
+    frame: Frame
     address_of: Callable[[Kernel], int]
 
     @property

@@ -150,7 +150,7 @@ def _matmul_nbits(node: Node) -> Operator | Declined:
 
 
 def _integer_product(node: Node, source: BlockWeights, bias: Array | None) -> IntegerProduct:
-    weights = pack(source)
+    weights = pack(source, node)
     kernel = integer_product(
         source.bits, weights.scales.itemsize, weights.offsets is not None, node.level == "avx512_vnni"
     )

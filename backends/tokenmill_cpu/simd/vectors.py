@@ -258,20 +258,26 @@ largest_of = _folded(lambda builder, a, b: llvm(builder, "llvm.maximum.v16f32", 
 
 
 def _scalar(kind: ir.Type, python: Any) -> tuple[Any, Any]:
-    """Functions that read and write one item; a float16 is a float32 for the kernel."""
+    """Functions that read and write one item; a float16 is a float32 for the kernel, an unsigned integer an int64."""
 
     @intrinsic
     def read(typing_context, address):
         def lower(context, builder, signature, values):
             value = load(builder, values[0], kind)
-            return builder.fpext(value, F32) if kind is F16 else value
+            if kind is F16:
+                return builder.fpext(value, F32)
+            return builder.zext(value, I64) if kind is not I64 and python is types.int64 else value
 
         return python(types.int64), lower
 
     @intrinsic
     def write(typing_context, address, value):
         def lower(context, builder, signature, values):
-            value = builder.fptrunc(values[1], F16) if kind is F16 else values[1]
+            value = values[1]
+            if kind is F16:
+                value = builder.fptrunc(value, F16)
+            elif kind is not I64 and python is types.int64:
+                value = builder.trunc(value, kind)
             store(builder, value, values[0])
             return context.get_dummy_value()
 
@@ -282,5 +288,6 @@ def _scalar(kind: ir.Type, python: Any) -> tuple[Any, Any]:
 
 read_f32, write_f32 = _scalar(F32, types.float32)
 read_f16, write_f16 = _scalar(F16, types.float32)
+read_u32, write_u32 = _scalar(I32, types.int64)
 _, write_i32 = _scalar(I32, types.int32)
 read_i64, _ = _scalar(I64, types.int64)
