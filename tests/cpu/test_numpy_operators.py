@@ -202,6 +202,7 @@ def test_gather(axis, constants):
         agrees("Gather", [x, indices], {"axis": axis}, constants=constants)
     agrees("Gather", [values(4), scalar(-2)], constants=constants)
     agrees("Gather", [x, np.array([2, 0], np.int32)], {"axis": axis}, constants=constants)
+    agrees("Gather", [values(5, 4, 3).T, int64(2, 0, -3)], {"axis": axis})
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])

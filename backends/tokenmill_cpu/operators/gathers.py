@@ -18,11 +18,11 @@ def _gather(node: Node) -> Operator:
     axis = node.attributes.get("axis", 0)
 
     def gather(x: Array, indices: Array) -> Array:
-        if indices.ndim:
+        # `take` is faster, but copies the whole of a transposed array first, and makes a bare number of a single item.
+        if indices.ndim and x.flags.c_contiguous:
             return x.take(indices, axis)
-        # `take` would give a bare number here; an index with an ellipsis gives a view of rank 0.
         before = (slice(None),) * (axis + x.ndim if axis < 0 else axis)
-        return x[(*before, indices.item(), ...)]
+        return x[(*before, indices, ...)]
 
     return Computed(gather)
 
