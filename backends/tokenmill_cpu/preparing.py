@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,6 +71,10 @@ def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode, fram
             calls.append(Branching(instruction, bodies))
             continue
         call = _call(instruction, program, fallback, make_node)
+        for position in call.operator.packs if call.operator else ():
+            slot = instruction.inputs[position]
+            if slot is not None:
+                _release(program.constants[slot])
         known = _results(call, program, frame)
         if known is None:
             calls.append(call)
@@ -77,6 +82,16 @@ def _prepare(program: Program, fallback: HostFallback, make_node: MakeNode, fram
             constants.update(known)
     calls = fuse(calls, program, make_node)
     return Plan(program, tuple(calls), _kept_constants(program, calls))
+
+
+def _release(tensor: onnx_ir.TensorProtocol) -> None:
+    """Give back the memory that the file of a packed weight took. Who reads the weight once more maps it again."""
+    if isinstance(tensor, onnx_ir.ExternalTensor):
+        try:
+            tensor.release()
+        except BufferError:  # a view of the mapped file lives on, and gets the pages that it needs from the file
+            if tensor.raw is not None and hasattr(mmap, "MADV_DONTNEED"):
+                tensor.raw.madvise(mmap.MADV_DONTNEED)
 
 
 def _results(call: Call, program: Program, frame: Frame) -> dict[int, onnx_ir.TensorProtocol] | None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.parser
 import pytest
-from onnx import helper, numpy_helper
+import tokenmill
+from onnx import TensorProto, helper, numpy_helper
 from tokenmill.assembly import select_backend
 from tokenmill.errors import OperatorError, UnsupportedOperatorError
 from tokenmill.model.loading import open_graph
@@ -292,3 +295,15 @@ def test_threads_share_a_plan_with_a_context_each():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the list of mapped files")
+def test_files_of_packed_weights_are_let_go(tmp_path):
+    weight = numpy_helper.from_array(np.ones((256, 256), np.float32), "w")
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 256]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", infos[:1], infos[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data")
+    graph = tokenmill.compile(tmp_path / "m.onnx", backend="cpu")
+    assert str(tmp_path / "m.data") not in Path("/proc/self/maps").read_text()
+    assert (graph.run({"x": np.ones((2, 256), np.float32)})["y"] == 256).all()
