@@ -85,4 +85,6 @@ def _advice(reference: str, registry: Registry) -> str:
         return "give a directory, an .onnx or a .gguf file"
     close = difflib.get_close_matches(reference, aliases, n=1)
     hint = f"did you mean '{close[0]}'? " if close else ""
+    if "://" in reference:
+        hint = "download it and give its path; "
     return f"{hint}known names: {', '.join(aliases)}"

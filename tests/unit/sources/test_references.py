@@ -61,6 +61,7 @@ def test_a_name_is_not_taken_for_a_directory_of_that_name(tmp_path: Path, monkey
     ("reference", "message"),
     [
         ("smolm2", r"no model that a source knows: .*did you mean 'smollm2'\? known names: smollm2"),
+        ("https://example.org/m.onnx?x=1", "no model that a source knows: .*download it and give its path"),
         ("gpt-17", r"alias: it is no known name; pypi: .*gguf: .*onnx: .*directory: .*known names: smollm2"),
         ("missing/model.onnx", "cannot be opened: No such file or directory"),
         ("missing.gguf", "is not a file"),
